@@ -168,8 +168,8 @@ def get_keys() -> ml_collections.ConfigDict:
     data.source_tag = Key("", TAG)
     # Training corpora in place of train_split, a text for each: KEY=VALUE separated by spaces, with
     # keys of this group, label (for logs), weight (how many times an epoch reads each pair; 1),
-    # pair_weights (a file of their weights in the loss) and alignments (a file of the links of
-    # their words, for guided_heads)
+    # pair_weights (a file of their weights in the loss), alignments (a file of the links of their
+    # words, for guided_heads) and rewards (a file of their scores, for candidate_loss)
     data.mixture = Key((), TEXTS)
     # Mixtures: T draws from corpora in proportion to the T-th root of their size, the largest by
     # its weight
@@ -237,16 +237,20 @@ def get_keys() -> ml_collections.ConfigDict:
     keys.batch = batch = ml_collections.ConfigDict()
     # padded positions of a global batch on either side, at most (section 5.1)
     batch.tokens = Key(25_000, at_least(1))
-    # buckets: pairs of similar lengths, padded; packed: several pairs in a row
+    # buckets: pairs of similar lengths, padded; packed: several pairs in a row; groups: like
+    # buckets, with the candidates of a source in consecutive rows
     batch.plan = Key("buckets", LISTED)
-    # buckets: number of (rows, source, target) shapes, at most
+    # buckets, groups: number of (rows, source, target) shapes, at most
     batch.max_buckets = Key(12, at_least(1))
-    # divides the rows of a batch; mesh.data x mesh.fsdp must divide it
+    # divides the rows of a batch, or the sources with groups; mesh.data x mesh.fsdp must divide it
     batch.row_multiple = Key(8, at_least(1))
-    # buckets: divides the lengths of a batch. cuDNN needs even lengths, TPUs pad to 8; 1 pads least
+    # buckets, groups: divides the lengths of a batch. cuDNN needs even lengths, TPUs pad to 8; 1
+    # pads least
     batch.length_multiple = Key(8, at_least(1))
     # packed: positions of a row on either side, at least data.max_length
     batch.packed_length = Key(256, at_least(2))
+    # groups: candidate translations of each source, which are as many consecutive training pairs
+    batch.candidates = Key(8, at_least(2))
 
     keys.optimizer = optimizer = ml_collections.ConfigDict()
     optimizer.name = Key("adam", LISTED)
@@ -298,6 +302,17 @@ def get_keys() -> ml_collections.ConfigDict:
     # dropout, 5 in the paper. It doubles the cost of a step and is not part of the reported loss.
     # 0: one pass
     training.r_drop = Key(0.0, at_least(0))
+    # Compares whole candidates by the rewards of a mixture, for plan=groups. minimum_risk: the
+    # expected risk (Shen et al. 2016); contrastive: the preference for the best over the worst (Xu
+    # et al. 2024)
+    training.candidate_loss = Key("none", LISTED)
+    # minimum_risk: exponent of the probabilities, the paper's alpha
+    training.risk_sharpness = Key(5e-3, above(0))
+    # contrastive: factor on the difference of log-probabilities, the paper's beta
+    training.preference_scale = Key(0.1, above(0))
+    # Adds the token loss of the best candidate to candidate_loss, times this weight. Both are sums
+    # over the batch
+    training.likelihood_weight = Key(0.0, at_least(0))
     # Heads of cross-attention that learn the links of words in a mixture's alignments (Chen et al.
     # 2016), LAYER.HEAD from 1.1 on, such as 5.1,5.2; "": none
     training.guided_heads = Key("", TEXT)

@@ -37,7 +37,7 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.results.records import read_record_file
     from scripts.results.sentence_scores import metric_of, parse_flags
     from transformer.data.sources.mixture import listed_corpora
-    from transformer.decoding.bleu import METRICS, applicable
+    from transformer.decoding.metrics import METRICS, applicable
     from transformer.workdir import open_existing, split_names
 
     metric = arguments.metric

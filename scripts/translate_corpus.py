@@ -19,13 +19,8 @@ import json
 import re
 import time
 
-from absl import logging
-
 from transformer.config import cli
 from transformer.support import files
-from transformer.support.errors import first_of
-
-SHOWN = 3  # errors of a shard in the log; its file has all
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -43,20 +38,16 @@ def main(arguments: argparse.Namespace) -> None:
     check_n_best(models.config.decoding, arguments.n_best)
 
     # Workers continue a folder only with the same request.
-    request = {
-        "model": translator.identity(models),
-        "files": [(str(path), path.stat().st_size) for path in paths],
-        "format": arguments.format,
-        "column": arguments.column,
-        "n_best": arguments.n_best,
-        "shards": arguments.shards,
-    }
-    corpus = shards.open_shards(files.expand_user(arguments.output).absolute(), request)
-    part, parts = arguments.shard or (1, 1)
-    missing = corpus.missing(part, parts)
-    logging.info(
-        "%s: %d of %d shards are missing here.", corpus.output, len(missing), len(corpus.shards)
+    request = translator.make_request(
+        models,
+        paths,
+        arguments.n_best,
+        format=arguments.format,
+        column=arguments.column,
+        shards=arguments.shards,
     )
+    corpus = shards.open_shards(files.expand_user(arguments.output).absolute(), request)
+    missing = corpus.missing(*(arguments.shard or (1, 1)))
 
     # This process translates, or the actors of Ray, which load the models themselves.
     if arguments.shard:
@@ -68,15 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
         )
 
     totals = {"output": str(corpus.output), "shards": len(missing)}
-    totals |= {"lines": 0, "cut": 0, "untranslated": 0}
-    for count, report in enumerate(reports, start=1):
-        totals["lines"] += report.lines
-        totals["cut"] += report.cut
-        totals["untranslated"] += len(report.errors)
-        if report.errors:
-            logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
-        progress = (report.number, report.lines, report.seconds, count, len(missing))
-        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
+    totals |= translator.add_up(reports, len(missing))
     totals["seconds"] = round(time.perf_counter() - start, 1)
     print(json.dumps(totals))
 

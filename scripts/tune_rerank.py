@@ -25,6 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     from transformer.checkpoints import loaded_models
     from transformer.data.sources import source
     from transformer.decoding.bleu import bleu_language
+    from transformer.decoding.reranking import with_output
 
     cache.enable_compilation_cache()
     # With weights of 0, the decoder returns the terms of each score but does not add them.
@@ -36,7 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
     texts, references = source.read_pairs(models.config.data, "valid")
     decoder, parameters = models.decoder()
     hypotheses = decoder.find_hypotheses(parameters, texts)
-    terms = decoder.terms(texts, hypotheses)
+    found = with_output(hypotheses)
+    terms = decoder.terms([texts[i] for i in found], [hypotheses[i] for i in found])
 
     metric = additive_metrics(bleu_language(models.config.data))[arguments.metric]
     # A row for each hypothesis of each sentence, with the reference of the sentence.
@@ -49,8 +51,9 @@ def main(arguments: argparse.Namespace) -> None:
     firsts = np.cumsum([0, *map(len, hypotheses[:-1])])
     scores = {}
     for weights in itertools.product(GRID, repeat=len(models.scorers)):
-        best = [np.argmax([1.0, *weights] @ row) for row in terms]
-        scores[weights] = float(metric.score(statistics[firsts + best].sum(axis=0)))
+        best = firsts.copy()
+        best[found] += np.array([np.argmax([1.0, *weights] @ row) for row in terms], int)
+        scores[weights] = float(metric.score(statistics[best].sum(axis=0)))
     # Of equal scores, the first one has the smallest weights.
     weights = max(scores, key=scores.get)
     names = [f"{name}:{weight}" for name, weight in zip(arguments.models, weights, strict=True)]

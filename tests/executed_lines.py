@@ -138,12 +138,12 @@ def loop(folder: Path, tracer: Tracer) -> None:
 
 def search(folder: Path, tracer: Tracer) -> None:
     """Translates two lines."""
-    config = base.get_config().decoding
-    config.update({"max_extra_length": 4, "max_source_length": 8, "batch_tokens": 64})
+    decoding_config = base.get_config().decoding
+    decoding_config.update({"max_extra_length": 4, "max_source_length": 8, "batch_tokens": 64})
     graph, parameters = tiny_model(VOCAB_SIZE, seed=0)
     vocabulary = Tokenizer(IdsVocabulary(VOCAB_SIZE), IdsVocabulary(VOCAB_SIZE))
     with tracer:
-        decoder = TextDecoder([graph], vocabulary, config, jax.local_devices())
+        decoder = TextDecoder([graph], vocabulary, decoding_config, jax.local_devices())
         assert len(decoder.translate(decoder.place([parameters]), ["1 2 3", "4 5"])) == 2
 
 

@@ -22,8 +22,7 @@ from transformer import api, translate
 from transformer.api import Model
 from transformer.decoding import ensemble
 from transformer.decoding.control.arguments import check_text
-from transformer.decoding.control.control import Control
-from transformer.support import files, programs
+from transformer.support import files
 from transformer.support.errors import UserError
 
 TEXTS = [*SOURCES, "", "7 6 5 4 3 2 1"]
@@ -338,36 +337,16 @@ def test_compiled_shapes_are_all_that_translate_needs(workdirs):
     model = transformer.load(workdirs[0], max_source_length=20)
     for n_best in (1, N_BEST):
         model.compile(n_best)
-    programs = model._decoder.programs.compiled
+    programs = model.decoder.programs.compiled
     ahead = set(programs)
     for n_best in (1, N_BEST):
         model.translate([" ".join("1" * length) for length in range(1, 20)], n_best)
     assert set(programs) == ahead
 
 
-def test_a_separate_model_waits_for_no_lock_and_compiles_one_text_with_its_control(
-    workdirs, monkeypatch
-):
-    model = transformer.load(workdirs[0], max_extra_length=30)
-    control = Control("7", required=[["5 5"]])
-    separate = model.separate()
-    with model._lock:
-        separate.compile(N_BEST, "1 2", control)
-        monkeypatch.setattr(programs, "compile_program", None)
-        found = separate.translate(["1 2"], N_BEST, prefixes=["7"], required=[[["5 5"]]])
-    assert len(model._decoder.extra_lengths) == 2 and not model._decoder.programs.compiled
-    monkeypatch.undo()
-    expected = model.translate(["1 2"], N_BEST, prefixes=["7"], required=[[["5 5"]]])
-    assert [best.tokens for best in found[0]] == [best.tokens for best in expected[0]]
-    assert model.control_shapes(["1 2", "3"], [control, Control()]) == [
-        (("prefix", (1, 16)), ("required", (1, 2, 2, 4))),
-        (),
-    ]
-
-
 def test_other_decoding_keys_share_the_parameters(model):
     other = model.with_decoding(batch_tokens=1, beam_size=1)
-    assert other._parameters is model._parameters and model.config.decoding.batch_tokens == 128
+    assert other.parameters is model.parameters and model.config.decoding.batch_tokens == 128
     greedy = transformer.load(model.checkpoints[0].workdir, beam_size=1)
     assert [best[0].text for best in other.translate(TEXTS)] == [
         best[0].text for best in greedy.translate(TEXTS)

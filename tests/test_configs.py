@@ -25,7 +25,7 @@ CONFIGS = [
     for name in (
         *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
         *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup", "t5"),
-        "pretrain_spans",
+        *("pretrain_spans", "candidates", "robust"),
     )
 ]
 NAMED = [
@@ -41,9 +41,9 @@ def largest_bucket(config) -> Bucket:
     languages = [config.data.source_language, config.data.target_language]
     if config.training.objective == "span_corruption":
         languages[1] = languages[0]  # it makes pairs of monolingual text
-    return Bucket(
-        config.batch.tokens // length, *(length if language else 0 for language in languages)
-    )
+    sides = [length if language else 0 for language in languages]
+    candidates = config.batch.candidates if config.batch.plan == "groups" else 1
+    return Bucket(config.batch.tokens // length, *sides, candidates)
 
 
 def test_the_lists_have_every_config():

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from transformer.checkpoints import loaded_models
-from transformer.checkpoints.loaded_models import LoadedModels
+from transformer.checkpoints.loaded_models import Checkpoint
 from transformer.config.loading import parse_overrides, with_values
+from transformer.config.types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
 from transformer.decoding import forced_decoding
+from transformer.decoding.batches import Replicas
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
 from transformer.decoding.control.arguments import (
     check_controls,
@@ -21,10 +23,11 @@ from transformer.decoding.control.arguments import (
     check_text,
     check_texts,
 )
-from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import is_scored_mbr
 from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
-from transformer.decoding.translation import Translation, encode
+from transformer.decoding.strategies import STRATEGIES
+from transformer.decoding.translation import Translation, Translations, encode
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
@@ -53,12 +56,14 @@ def load(
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     paths = [os.fspath(folder) for folder in folders]
     try:
-        return Model(loaded_models.load(paths, str(checkpoint), average, overrides))
+        models = loaded_models.load(paths, str(checkpoint), average, overrides)
+        return Model(models.config, models.checkpoints, *models.decoder())
     except UserError as error:
         # Messages of commands begin with a flag.
         raise UserError(str(error).removeprefix("--")) from None
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Model:
     """A trained model, or an ensemble of several, as `transformer.load` returns it.
 
@@ -71,15 +76,18 @@ class Model:
     Attributes:
       config: the configuration of the (first) run, with the decoding keys given to `load`.
       checkpoints: the workdir and steps that each model comes from.
+      decoder, parameters: the search, and its parameters on each device.
     """
 
-    def __init__(self, models: LoadedModels) -> None:
-        self.config = models.config
-        self.checkpoints = models.checkpoints
-        self._decoder, self._parameters = models.decoder()
+    config: Config
+    checkpoints: Sequence[Checkpoint]
+    decoder: ControlledDecoder
+    parameters: Replicas
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         # `with_languages` checks new languages against the configuration at loading.
-        self._loaded = models.config
+        self._loaded = self.config
 
     def __repr__(self) -> str:
         sources = [
@@ -96,7 +104,7 @@ class Model:
         required: Iterable[Iterable] | None = None,
         banned: Iterable[Iterable[str]] | None = None,
         glossary: Mapping[str, str | Iterable[str]] | None = None,
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the `n_best` translations of each text, best first.
 
         They are equal to the output of the command `transformer.translate`. A text without tokens,
@@ -124,20 +132,7 @@ class Model:
         if type(n_best) is not int or n_best < 1:
             raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
         with self._ready("translate"):
-            return self._decoder.translate(self._parameters, texts, n_best, controls=controls)
-
-    def control_shapes(self, texts: Sequence[str], controls: Sequence[Control]) -> list[tuple]:
-        """Returns the array shapes of each text's control. A search is compiled for each shape.
-
-        Raises UserError if no translation of a text can obey its control.
-        """
-        # The shapes depend on the phrases of a control and on the length of the text.
-        shapes = []
-        for i, source in enumerate(self._decoder.source_tokens(texts, 1)):
-            make_arrays = self._decoder.control.encode([controls[i]], [source], first_line=i + 1)
-            arrays = make_arrays([0])
-            shapes.append(tuple((name, array.shape) for name, array in arrays.items()))
-        return shapes
+            return self.decoder.translate(self.parameters, texts, n_best, controls=controls)
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[Translation]:
         """Returns the target of each (source, target) pair with its log-probabilities in nats.
@@ -158,14 +153,14 @@ class Model:
                 )
             checked.append(tuple(check_texts(pair, f"pairs[{i}]")))
         with self._ready("score"):
-            return forced_decoding.score_pairs(self._decoder, self._parameters, checked)
+            return forced_decoding.score_pairs(self.decoder, self.parameters, checked)
 
     def can_score(self, pair: tuple[str, str]) -> bool:
         """True if both texts are short enough for `score`.
 
         Raises UserError if one cannot be tokenized.
         """
-        return is_scorable(self._decoder, pair)
+        return is_scorable(self.decoder, pair)
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head, with `target` as the output.
@@ -176,7 +171,7 @@ class Model:
         source = check_text(source, "source")
         target = check_text(target, "target")
         with self._ready("attention", allows_ensemble=False):
-            return forced_decoding.read_pair(self._decoder, self._parameters, source, target)
+            return forced_decoding.read_pair(self.decoder, self.parameters, source, target)
 
     def alternatives(self, text: str, prefix: str, count: int) -> list[Translation]:
         """Returns the best translation for each of the `count` likeliest tokens after a prefix.
@@ -191,7 +186,7 @@ class Model:
         if type(count) is not int or count < 1:
             raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
         with self._ready("alternatives"):
-            return alternatives(self._decoder, self._parameters, text, prefix, count)
+            return alternatives(self.decoder, self.parameters, text, prefix, count)
 
     def beam_tree(self, text: str) -> BeamTree:
         """Returns all hypotheses of the beam search for the text's translation.
@@ -202,7 +197,7 @@ class Model:
         """
         text = check_text(text, "text")
         with self._ready("beam_tree"):
-            return trace(self._decoder, self._parameters, text)
+            return trace(self.decoder, self.parameters, text)
 
     def encode(self, texts: Iterable[str]) -> list[Encoding]:
         """Returns the encoder's output for each text: states (S, D), and the pieces of the S rows.
@@ -213,7 +208,7 @@ class Model:
         """
         texts = check_texts(texts, "texts")
         with self._ready("encode", allows_ensemble=False):
-            return forced_decoding.encode_texts(self._decoder, self._parameters, texts)
+            return forced_decoding.encode_texts(self.decoder, self.parameters, texts)
 
     def with_decoding(self, **decoding: object) -> "Model":
         """Returns a model with other decoding keys, and the same parameters and lock.
@@ -233,20 +228,8 @@ class Model:
                 raise UserError(
                     f"{key}: cannot be changed in a loaded model; give it to transformer.load"
                 )
-        # The programs and the placed parameters are shared, since only decoding keys differ.
-        model._decoder = dataclasses.replace(self._decoder, config=model.config.decoding)
-        return model
-
-    def separate(self) -> "Model":
-        """Returns a model with the same parameters, and its own programs and lock.
-
-        The two models do not wait for each other. The search has one pass, as long as the longest
-        output, since a second program for short outputs does not pay for few sentences.
-        """
-        model = self.with_decoding()
-        model._lock = threading.Lock()
-        # Only the length of the longest pass remains.
-        model._decoder.extra_lengths = self._decoder.extra_lengths[-1:]
+        # The placed parameters are shared. The programs depend on the decoding keys.
+        model.decoder = dataclasses.replace(self.decoder, decoding_config=model.config.decoding)
         return model
 
     def with_languages(self, source: str | None = None, target: str | None = None) -> "Model":
@@ -269,32 +252,19 @@ class Model:
             )
         model.config = with_values(self.config, languages)
         check_direction(self._loaded.data, model.config.data)
-        model._decoder = self._decoder.with_tag(source_tag(model.config.data))
+        model.decoder = self.decoder.with_tag(source_tag(model.config.data))
         return model
 
-    def compile(
-        self,
-        n_best: int = 1,
-        text: str | None = None,
-        control: Control | None = None,
-    ) -> None:
+    def compile(self, n_best: int = 1) -> None:
         """Compiles all batch shapes of `translate` with this `n_best`.
 
-        Later calls then do not wait for the compiler. With a text and its control, it only compiles
-        the programs that may translate this text.
+        Later calls then do not wait for the compiler.
         """
         with self._ready("translate"):
             # The parameters of one device suffice, since programs depend on shapes only.
-            parameters = self._parameters[self._decoder.devices[0]]
-            if text is None:
-                lengths = range(2, self.config.decoding.max_source_length + 1)
-                call_all(self._decoder.compilations(parameters, lengths, n_best))
-                return
-            sources = self._decoder.source_tokens([text], 1)
-            for search in self._decoder.control.searches(control):
-                arrays_of = self._decoder.arrays_of(sources, 1, [search])
-                lengths = map(len, sources)
-                call_all(self._decoder.compilations(parameters, lengths, n_best, arrays_of))
+            parameters = self.parameters[self.decoder.devices[0]]
+            lengths = range(2, self.config.decoding.max_source_length + 1)
+            call_all(self.decoder.compilations(parameters, lengths, n_best))
 
     def num_tokens(self, text: str) -> int:
         """Returns the number of tokens of a source text, including end-of-sentence.
@@ -311,7 +281,7 @@ class Model:
         return UNK not in self._tokens(text)
 
     def _tokens(self, text: str) -> list[int]:
-        return encode(self._decoder.tokenizer.encoders[0], "text", check_text(text, "text"))
+        return encode(self.decoder.tokenizer.encoders[0], "text", check_text(text, "text"))
 
     @contextlib.contextmanager
     def _ready(self, method: str, allows_ensemble: bool = True) -> Iterator[None]:
@@ -332,7 +302,7 @@ class Model:
                 f"{method}: is not defined for a model of training.objective={objective}"
             )
         strategy = self.config.decoding.strategy
-        if method in ("beam_tree", "alternatives") and strategy != "beam":
+        if method not in STRATEGIES[strategy].methods:
             raise UserError(f"{method}: is not defined for decoding.strategy={strategy}")
         # The lock also keeps two threads from compiling the same program.
         with self._lock:

@@ -52,8 +52,8 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     """
     # These imports take seconds, which --help and a wrong flag should not.
     from transformer.checkpoints import loaded_models
-    from transformer.decoding.bleu import METRICS, describe_scores
     from transformer.decoding.evaluation import translate_and_score
+    from transformer.decoding.metrics import METRICS, describe_scores
     from transformer.run import evaluation_files
     from transformer.support.cache import enable_compilation_cache
     from transformer.training.objectives import OBJECTIVES
@@ -159,8 +159,7 @@ def open_data(
 
 
 def describe_direction(data_config: Config) -> str:
-    source_code = base_code(data_config.source_language)
-    return f"{source_code} to {base_code(data_config.target_language)}"
+    return f"{base_code(data_config.source_language)} to {base_code(data_config.target_language)}"
 
 
 def check_flags(arguments: argparse.Namespace) -> None:

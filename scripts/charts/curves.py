@@ -16,7 +16,7 @@ from scripts.charts import theme
 from scripts.results.evaluations import run_settings, training_data
 from scripts.results.runs import RecordedRun, read_runs
 from scripts.results.systems import describe_settings, group_by_settings
-from transformer.decoding.bleu import METRICS
+from transformer.decoding.metrics import METRICS
 from transformer.support.errors import UserError
 
 SPLITS = {"valid": "validation", "train": "training"}

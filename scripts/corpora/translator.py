@@ -5,21 +5,23 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pyarrow
+from absl import logging
 from pyarrow import parquet
 
-from scripts.corpora.shards import Shard, ShardedCorpus
+from scripts.corpora.shards import Json, Shard, ShardedCorpus
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.support import cache, files
-from transformer.support.errors import UserError
+from transformer.support.errors import UserError, first_of
 from transformer.workdir import split_names
 
 Rows = list[tuple[Any, ...]]  # values of the columns of SCHEMA
@@ -27,6 +29,7 @@ Rows = list[tuple[Any, ...]]  # values of the columns of SCHEMA
 # Lines that are translated together. It is a constant because batches must not depend on the
 # machine or the number of its devices.
 CHUNK_LINES = 4096
+SHOWN = 3  # errors of a shard in the log; its file has all
 # A line has a row for each of its n_best translations.
 SCHEMA = pyarrow.schema(
     {
@@ -66,7 +69,7 @@ def load(
     return models
 
 
-def identity(models: LoadedModels) -> dict[str, Any]:
+def identity(models: LoadedModels) -> Json:
     """Returns everything in the models that affects translations, as JSON types.
 
     It does not depend on the path of the workdir.
@@ -88,6 +91,40 @@ def identity(models: LoadedModels) -> dict[str, Any]:
         "vocabulary": f"{models.tokenizer.fingerprint} {models.tokenizer.source_tag}".strip(),
         "decoding": config.decoding.to_dict(),
     }
+
+
+def make_request(
+    models: LoadedModels,
+    paths: Sequence[Path],
+    n_best: int,
+    format: str = "parquet",
+    column: str = "text",
+    shards: int | None = None,
+) -> Json:
+    """Returns the request for the translation of files, which all workers must share."""
+    return {
+        "model": identity(models),
+        "files": [(str(path), path.stat().st_size) for path in paths],
+        "format": format,
+        "column": column,
+        "n_best": n_best,
+        "shards": shards,
+    }
+
+
+def add_up(reports: Iterable[ShardReport], count: int) -> dict[str, int]:
+    """Logs the report of each of `count` shards when it is finished, and returns their totals."""
+    logging.info("%d shards are missing here.", count)
+    totals = {"lines": 0, "cut": 0, "untranslated": 0}
+    for number, report in enumerate(reports, start=1):
+        totals["lines"] += report.lines
+        totals["cut"] += report.cut
+        totals["untranslated"] += len(report.errors)
+        if report.errors:
+            logging.warning("Not translated: %s.", first_of(report.errors, SHOWN))
+        progress = (report.number, report.lines, report.seconds, number, count)
+        logging.info("Shard %d: %d lines in %.1f s; %d of %d shards are done.", *progress)
+    return totals
 
 
 class Translator:
@@ -142,7 +179,7 @@ class Translator:
           The texts, "" where a line cannot be decoded; the errors by line number; and the numbers
           of the lines that are too long for the model.
         """
-        longest = self.decoder.config.max_source_length
+        longest = self.decoder.decoding_config.max_source_length
         texts = []
         errors = {}
         cut = set()
@@ -165,7 +202,7 @@ class Translator:
         return texts, errors, cut
 
 
-def as_text(rows: Rows, request: Mapping[str, Any]) -> bytes:
+def as_text(rows: Rows, request: Json) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs.
 
     The last two are empty after an error.
@@ -176,7 +213,7 @@ def as_text(rows: Rows, request: Mapping[str, Any]) -> bytes:
     return "".join(lines).encode()
 
 
-def as_parquet(rows: Rows, request: Mapping[str, Any]) -> bytes:
+def as_parquet(rows: Rows, request: Json) -> bytes:
     """Returns a Parquet file with the columns of SCHEMA.
 
     Its metadata has the request, which identifies the model.

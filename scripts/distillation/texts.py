@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from absl import logging
-from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
 import transformer
@@ -23,8 +22,9 @@ from scripts.distillation.pipeline import (
 )
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import bleu_language, make_bleu
+from transformer.decoding.bleu import bleu_language
 from transformer.decoding.control.arguments import LINE_BREAKS
+from transformer.decoding.metrics import sentence_metric
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -80,10 +80,7 @@ def choose(translation: TranslationStage, folder: PipelineFolder) -> None:
 
         # The other side of each pair is the reference of its translation.
         references = (pair[side] for pair in _read_pairs(translation.text, folder))
-        metric = CHRF()
-        if translation.choose == "bleu":
-            metric = make_bleu(bleu_language(folder.config(model).data).tokenizer)
-            metric.effective_order = True  # else the score of a short sentence is 0
+        metric = sentence_metric(translation.choose, bleu_language(folder.config(model).data))
         choices = _choose_by_reference(rows, references, metric)
 
     # A translation is empty if its line was cut or failed.

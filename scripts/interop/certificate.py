@@ -20,9 +20,10 @@ from scripts.interop.sentences import Sentences, default_sentences, usable
 from transformer.config.keys import validated_config
 from transformer.config.loading import with_values
 from transformer.config.types import Config, output_limit
-from transformer.decoding import bleu
+from transformer.decoding.bleu import bleu_language
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
+from transformer.decoding.metrics import compute_metrics, metrics_in
 from transformer.support import environment, files
 from transformer.training.state import abstract_init
 
@@ -186,10 +187,10 @@ def compare(sentences: Sentences, request: Json, ours: Json, theirs: Json, confi
     sides = {"ours": ours, "theirs": theirs}
     scores = None
     if sentences.references is not None:
-        language = bleu.bleu_language(config.data)
-        metrics = bleu.metrics_in("comparison")
+        language = bleu_language(config.data)
+        metrics = metrics_in("comparison")
         scores = {
-            name: bleu.score(side["beam"], [sentences.references], language, metrics)
+            name: compute_metrics(side["beam"], [sentences.references], language, metrics)
             for name, side in sides.items()
         }
     seconds = {name: side["seconds"] for name, side in sides.items()}

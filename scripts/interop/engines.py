@@ -19,7 +19,8 @@ from scripts.interop.portable import PortableModel, Settings
 from scripts.interop.runtimes import Unavailable
 from scripts.interop.sentences import Sentences, default_sentences, usable
 from scripts.interop.web import PACKAGE, WORKER
-from transformer.decoding import bleu
+from transformer.decoding.bleu import bleu_language
+from transformer.decoding.metrics import compute_metrics, metrics_in
 from transformer.support import environment
 
 NODE = ("node", runtimes.FOLDER / "bergamot_translator.mjs")
@@ -71,13 +72,13 @@ def certify(
         for searched in (greedy, GreedyModel(model))
     )
     seconds = {"ours": time.perf_counter() - began}
-    language = bleu.bleu_language(greedy.config.data)
-    metrics = bleu.metrics_in("comparison")
+    language = bleu_language(greedy.config.data)
+    metrics = metrics_in("comparison")
 
     def score(texts: Sequence[str]) -> Json | None:
         if sentences.references is None:
             return None
-        return bleu.score(texts, [sentences.references], language, metrics)
+        return compute_metrics(texts, [sentences.references], language, metrics)
 
     engines = {}
     for name, answer in answers.items():

@@ -65,7 +65,12 @@ class AssumedCorpus(Corpus):
         has_side = [bool(config.data.source_language), bool(config.data.target_language)]
         if OBJECTIVES[config.training.objective].make_corpus is not unchanged_corpus:
             has_side = [True, True]
-        self.lengths = lengths[fits] * has_side
+        lengths = lengths[fits] * has_side
+        if config.batch.plan == "groups":
+            # The candidates of a source are about equally long.
+            candidates = config.batch.candidates
+            lengths = np.repeat(lengths[: len(lengths) // candidates], candidates, axis=0)
+        self.lengths = lengths
 
     def __len__(self) -> int:
         return len(self.lengths)

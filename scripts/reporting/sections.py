@@ -11,7 +11,7 @@ from scripts.results.evaluations import differing_keys, run_settings, short_comm
 from scripts.results.runs import RecordedRun, training_seconds
 from scripts.results.systems import System
 from transformer.config.keys import format_value
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.metrics import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
 from transformer.support.errors import UserError
 from transformer.workdir import describe_note

@@ -16,7 +16,7 @@ from scripts.results.systems import (
     mean_and_spread,
 )
 from transformer.config.keys import format_value
-from transformer.decoding.bleu import metrics_in
+from transformer.decoding.metrics import metrics_in
 from transformer.support.errors import UserError
 
 SEARCH = ("strategy", "beam_size", "length_penalty", "length_penalty_form", "shortlist")

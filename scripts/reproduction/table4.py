@@ -32,7 +32,7 @@ from transformer.config import loading
 from transformer.config.types import Config
 from transformer.data.sources.lines import read_text_file
 from transformer.data.sources.source import ORIGIN
-from transformer.decoding.bleu import METRICS, applicable
+from transformer.decoding.metrics import METRICS, applicable
 from transformer.decoding.trees.linearized import fits
 from transformer.decoding.trees.output import read_sentence
 from transformer.support import files

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from scripts.results.evaluation_files import read_object
 from transformer.checkpoints.restore import steps_in
 from transformer.config.types import Config
-from transformer.decoding.bleu import rank
+from transformer.decoding.metrics import rank
 from transformer.run.record import read_record
 from transformer.support import files
 from transformer.support.errors import UserError

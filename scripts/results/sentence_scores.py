@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from absl import logging
 
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.bleu import LOSSES, METRICS, Metric
+from transformer.decoding.metrics import LOSSES, METRICS, Metric
 from transformer.decoding.scorer import check_command, parse_score, run_scorer
 from transformer.support import files
 from transformer.support.errors import MALFORMED, UserError

@@ -11,7 +11,8 @@ from jaxtyping import Float, Num
 from sacrebleu.metrics import CHRF
 from sacrebleu.metrics.base import Metric
 
-from transformer.decoding.bleu import METRICS, Language, make_bleu
+from transformer.decoding.bleu import Language, make_bleu
+from transformer.decoding.metrics import METRICS
 from transformer.decoding.trees import bracket_scores
 from transformer.support.errors import UserError
 

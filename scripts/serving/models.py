@@ -14,7 +14,7 @@ from absl import logging
 import transformer
 from scripts.serving import kept, texts
 from scripts.serving.batching import Batcher, Work
-from scripts.serving.controlled import ControlledSearches
+from scripts.serving.controlled import ControlledSearches, separate
 from scripts.serving.insertion import Escape, insert
 from scripts.serving.middleware import Metrics
 from scripts.serving.requests import split_control
@@ -26,7 +26,7 @@ from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.forced_decoding import longest_text
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.text_decoder import FIRST_EXTRA_LENGTH
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translation, Translations
 from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.support.errors import UserError
 from transformer.workdir import split_names
@@ -100,7 +100,7 @@ class ServedModel:
         # The measurements of the queue have the pair as their label.
         pair = f"{self.source}-{self.target}"
         self.queue = Batcher(kinds, wait_seconds, max_jobs, functools.partial(metrics.report, pair))
-        self.compiling_explorer = self.explorer.separate()
+        self.compiling_explorer = separate(self.explorer)
         self.compiling_queue = Batcher({"explore": _CALLS}, 0.0, max_jobs)
         self.controlled = ControlledSearches(self.explorer, self.compiling_queue, max_shapes)
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
@@ -231,7 +231,7 @@ class ServedModel:
             for translation in translations[:n_best]
         ]
 
-    def _translate(self, sentences: list[str]) -> list[list[Translation]]:
+    def _translate(self, sentences: list[str]) -> Translations:
         # Each number of rows has its own programs, so its sentences are translated together.
         rows = self._choose_rows(map(self._num_tokens, sentences))
         translations = {}
@@ -241,7 +241,7 @@ class ServedModel:
             translations |= zip(numbers, results, strict=True)
         return [translations[i] for i in range(len(sentences))]
 
-    def _alternatives(self, sentences: list[str]) -> list[list[Translation]]:
+    def _alternatives(self, sentences: list[str]) -> Translations:
         return self.explorer.translate(sentences, self.max_n_best)
 
     def _padded(self, lengths: Iterable[int]) -> list[int]:

@@ -31,7 +31,7 @@ from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler, BruteForceSampler, GridSampler, RandomSampler
 
 from transformer.config import loading
-from transformer.decoding.bleu import direction
+from transformer.decoding.metrics import direction
 from transformer.support.errors import UserError
 
 Value = None | bool | int | float | str  # the values that Optuna's storages hold

@@ -20,7 +20,7 @@ from scripts.sweeping.description import Sweep
 from scripts.sweeping.folder import SweepFolder
 from scripts.sweeping.study import SweepStudy, values
 from transformer.config.keys import format_value
-from transformer.decoding.bleu import METRICS
+from transformer.decoding.metrics import METRICS
 from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.training.validation import validation_strategy

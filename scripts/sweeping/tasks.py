@@ -18,7 +18,7 @@ from transformer.checkpoints import restore
 from transformer.config import loading
 from transformer.config.keys import check_for_training, flatten, format_value, keys_of
 from transformer.config.types import Config
-from transformer.decoding.bleu import METRICS, applicable, metrics_in
+from transformer.decoding.metrics import METRICS, applicable, metrics_in
 from transformer.run.record import read_record
 from transformer.support.errors import UserError
 from transformer.training.held_out import metric_names

@@ -37,7 +37,7 @@ from transformer.data.sources.source import open_source
 from transformer.data.tokenizers import tokenizer as tokenizers
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
-from transformer.decoding import bleu
+from transformer.decoding import metrics
 from transformer.decoding.beam_search import Hypotheses
 from transformer.decoding.strategies import Strategy
 from transformer.decoding.text_decoder import TextDecoder
@@ -223,6 +223,8 @@ def test_a_decoding_strategy_takes_one_table_entry(add):
     translations = decoder.translate(decoder.place([model.parameters]), ["1 2", "", "3"])
     assert [best.text for (best,) in translations] == ["1 2", "", "3"]
     assert validation_strategy("added") == "added"
+    with pytest.raises(UserError, match="a shortlist is for beam search"):
+        validated_config(flatten(config) | {"decoding.shortlist": 8})
 
 
 def test_a_data_source_takes_one_table_entry(add):
@@ -315,8 +317,8 @@ def test_a_metric_takes_one_table_entry(tmp_path, monkeypatch, capsys):
             abs(len(hypothesis) - len(reference)) for hypothesis, reference in pairs
         ), None
 
-    metric = bleu.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
-    monkeypatch.setitem(bleu.METRICS, "added", metric)
+    metric = metrics.Metric(length_error, "length error", ".1f", direction="minimize", is_mean=True)
+    monkeypatch.setitem(metrics.METRICS, "added", metric)
     run = tmp_path / "trials" / "0000"
     settings = {"training__eval_bleu": True, "training__eval_sentences": 3, "training__samples": 0}
     settings |= {

@@ -151,6 +151,21 @@ def ids(folder: Path) -> None:
     describe_note(loading.load(folder / "run"))
 
 
+def candidates(folder: Path) -> None:
+    for stem in ("train", "validation", "test"):
+        for language, count in (("en", 20), ("de", 40)):
+            texts = "".join(f"{i * count // 40 % 7} 1\n" for i in range(40))
+            (folder / f"{stem}.{language}").write_text(texts)
+    (folder / "rewards").write_text("0\n1\n" * 20)
+    settings = """
+    data.source=ids tokenizer.kind=ids tokenizer.vocab_size=20
+    batch.plan=groups batch.candidates=2 batch.row_multiple=1 training.likelihood_weight=1
+    """
+    more = {"data.path": str(folder), "data.mixture": "('rewards=rewards',)"}
+    for name in ("minimum_risk", "contrastive"):
+        trace(folder, name, settings + f"training.candidate_loss={name}", more, 16)
+
+
 def diverging_tfds(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", WRITE_TFDS, str(folder)], check=True, capture_output=True)
     # The first update makes the parameters overflow, so every later update is skipped.
@@ -186,7 +201,7 @@ MUP = " model.parameterization=mup model.base_d_model=8 model.base_d_k=4 optimiz
 
 
 def test_every_key_is_read(reads, tmp_path):
-    for branch in (synthetic, text_by_download, ids, objectives, diverging_tfds):
+    for branch in (synthetic, text_by_download, ids, objectives, candidates, diverging_tfds):
         (tmp_path / branch.__name__).mkdir()
         branch(tmp_path / branch.__name__)
     assert set(flatten(DEFAULTS)) - reads == set()

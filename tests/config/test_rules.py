@@ -34,6 +34,12 @@ GUIDED = {
     "data.mixture": ("alignments=a",),
     "model.attention_implementation": "plain",
 }
+CANDIDATES = {
+    "training.candidate_loss": "minimum_risk",
+    "batch.plan": "groups",
+    "batch.candidates": 4,
+    "data.mixture": ("rewards=r",),
+}
 MUP = {
     "model.parameterization": "mup",
     "model.base_d_model": 128,
@@ -226,6 +232,27 @@ IMPOSSIBLE_COMBINATIONS = (
     (GUIDED | {"training.guided_heads": ","}, ("guided_heads=,",)),
     (GUIDED | {"tokenizer.kind": "word"}, ("mixture=('alignments=a',)", "kind=word")),
     (GUIDED | {"data.context": 1}, ("mixture=('alignments=a',)", "context=1")),
+    (CTC | {"training.candidate_loss": "contrastive"}, ("candidate_loss=contrastive",)),
+    (
+        CANDIDATES | {"batch.plan": "buckets"},
+        ("candidate_loss=minimum_risk", "plan=buckets", "mixture=('rewards=r',)"),
+    ),
+    (CANDIDATES | {"training.candidate_loss": "none"}, ("candidate_loss=none", "plan=groups")),
+    (
+        CANDIDATES | {"data.mixture": ("rewards=r", "train_split=b")},
+        ("plan=groups", "mixture=('rewards=r', 'train_split=b')"),
+    ),
+    ({"data.mixture": ("rewards=r",)}, ("candidate_loss=none", "mixture=('rewards=r',)")),
+    (CANDIDATES | {"training.r_drop": 5.0}, ("candidate_loss=minimum_risk", "r_drop=5.0")),
+    (CANDIDATES | {"data.deduplicate": True}, ("candidate_loss=minimum_risk", "deduplicate=True")),
+    (CANDIDATES | {"data.context": 1}, ("candidate_loss=minimum_risk", "context=1")),
+    (CANDIDATES | {"data.mixture": ("rewards=r weight=2",)}, ("mixture=('rewards=r weight=2',)",)),
+    (
+        CANDIDATES | {"data.mixture": ("pair_weights=w rewards=r",)},
+        ("mixture=('pair_weights=w rewards=r',)",),
+    ),
+    (CANDIDATES | {"batch.tokens": 8191}, ("tokens=8191", "candidates=4", "max_length=256")),
+    ({"training.likelihood_weight": 0.1}, ("likelihood_weight=0.1", "candidate_loss=none")),
     (CTC | {"decoding.no_repeat_ngram": 2}, ("strategy=ctc", "no_repeat_ngram=2")),
     ({"decoding.well_formed": True}, ("well_formed=True", "target_form=text")),
     (TREES | {"decoding.shortlist": 50}, ("well_formed=True", "shortlist=50")),
@@ -264,6 +291,8 @@ POSSIBLE_COMBINATIONS = (
     MASKED | {"data.source": "synthetic"},
     CTC,
     {"tokenizer.model_file": "a,b", "tokenizer.shared": False, "model.share_embeddings": "none"},
+    CANDIDATES | {"batch.tokens": 8192, "training.likelihood_weight": 0.1},
+    CANDIDATES | {"training.candidate_loss": "contrastive", "training.accumulation": 2},
     {"batch.tokens": 2048},
     {"batch.tokens": 2304, "batch.length_multiple": 96},
     GUIDED,

@@ -26,11 +26,11 @@ class Model(NamedTuple):
     parameters: dict
 
 
-def decoding_config(**changes) -> Config:
+def make_decoding_config(**changes) -> Config:
     """Returns the group `config.decoding` of configs/base.py with other values."""
-    config = base.get_config().decoding
-    config.update(changes)
-    return config
+    decoding_config = base.get_config().decoding
+    decoding_config.update(changes)
+    return decoding_config
 
 
 def tiny_model(vocab_size: int, seed: int, **changes) -> Model:

@@ -12,9 +12,9 @@ import pytest
 from tests.decoding.models import (
     FORBIDDEN,
     TOLERANCE,
-    decoding_config,
     greedy,
     log_probabilities,
+    make_decoding_config,
     random_sources,
     teacher_forced,
     tiny_model,
@@ -47,7 +47,7 @@ def search(models, source, limits, *, n_best, max_length=16, **settings):
 def _search(graphs, settings, parameters, source, limits):
     (n_best, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
     sentences = SourceBatch(source, limits, max_length)
-    return BeamSearch(models, sentences, decoding_config(**dict(changes)), n_best).run()[0]
+    return BeamSearch(models, sentences, make_decoding_config(**dict(changes)), n_best).run()[0]
 
 
 def output(row: np.ndarray) -> list[int]:
@@ -234,8 +234,8 @@ def test_bad_endings_that_fill_the_beam_do_not_end_the_search(beam_size):
     sentences = SourceBatch(jnp.array([[4, EOS]]), jnp.array([9]), 10)
     found = {}
     for stopping in STOPPING_RULES:
-        config = decoding_config(beam_size=beam_size, stopping=stopping)
-        hypotheses, _ = BeamSearch([Chain()], sentences, config, n_best=1).run()
+        decoding_config = make_decoding_config(beam_size=beam_size, stopping=stopping)
+        hypotheses, _ = BeamSearch([Chain()], sentences, decoding_config, n_best=1).run()
         found[stopping] = output(np.array(hypotheses.tokens[0, 0]))
     chain = [4] * 5 + [EOS]
     assert found["current"] == found["bound"] == chain
@@ -291,7 +291,7 @@ def test_best_extensions_by_hand():
     )
     live = jnp.array([[-1.0, -2.0]])
     sentences = SourceBatch(jnp.zeros((1, 1), int), jnp.array([9]), max_length=9)
-    searcher = BeamSearch([], sentences, decoding_config(beam_size=3), n_best=3)
+    searcher = BeamSearch([], sentences, make_decoding_config(beam_size=3), n_best=3)
     state = searcher.start()._replace(live_log_p=live)
     best, parents, tokens, gained = searcher.best_extensions(
         state, Prediction(log_p + 7.0, jnp.full((1, 2), 7.0)), 3
@@ -317,8 +317,8 @@ def test_output_limits_are_rounded_up_once():
     def limits(length: int, factor: float, extra: int) -> list[int]:
         # of 0 to `length` tokens
         sources = np.where(np.arange(length) < np.arange(length + 1)[:, None], EOS, PAD)
-        config = decoding_config(max_length_factor=factor, max_extra_length=extra)
-        return output_limits(jnp.array(sources), config).tolist()
+        decoding_config = make_decoding_config(max_length_factor=factor, max_extra_length=extra)
+        return output_limits(jnp.array(sources), decoding_config).tolist()
 
     assert limits(5, 1.0, 50) == [-1, 50, 51, 52, 53, 54]
     assert limits(11, 1.1, 0)[-2:] == [10, 11]  # in floating point 1.1 x 10 is above 11

@@ -104,8 +104,9 @@ def test_a_step_keeps_the_best_extensions_of_the_hypotheses_that_were_kept(tree)
             i for i, its in enumerate(depths) if its == depth and tree.nodes[i].outcome != ENDED
         ]
         scores = [tree.nodes[i].log_probability for i in step]
-        assert len(step) <= 2 * DECODER.config.beam_size and scores == sorted(scores, reverse=True)
-        kept.update(step[: DECODER.config.beam_size])
+        beam_size = DECODER.decoding_config.beam_size
+        assert len(step) <= 2 * beam_size and scores == sorted(scores, reverse=True)
+        kept.update(step[:beam_size])
     assert {node.parent for node in tree.nodes} <= {None, 0, *kept}
     extended = {tree.nodes[i].parent for i in kept}
     for i, node in enumerate(tree.nodes):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.decoding.control.test_constraints import LIMIT, MODEL, SCORES, SOURCE, SPACE, VOCAB_SIZE
-from tests.decoding.models import decoding_config, tiny_model
+from tests.decoding.models import make_decoding_config, tiny_model
 from tests.decoding.test_text_decoder import make_decoder, random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.batches import pad
@@ -63,9 +63,11 @@ def test_the_penalty_by_hand(graphs):
 @functools.partial(jax.jit, static_argnums=0)
 def search(beta, parameters, source):
     models = ensemble.build_models([MODEL.graph], parameters)
-    config = decoding_config(forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta)
+    decoding_config = make_decoding_config(
+        forbid_unk=False, beam_size=len(SPACE), coverage_penalty=beta
+    )
     return search_with_coverage(
-        models, SourceBatch(source, jnp.array([LIMIT]), LIMIT + 1), config, n_best=50
+        models, SourceBatch(source, jnp.array([LIMIT]), LIMIT + 1), decoding_config, n_best=50
     )[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from configs import quickstart
-from tests.decoding.models import decoding_config
+from tests.decoding.models import make_decoding_config
 from tests.meshes import one_device
 from transformer.decoding import ctc_search
 from transformer.decoding.beam_search import SourceBatch
@@ -68,11 +68,11 @@ LENGTHS = [5, 5, 5, 4, 5]
 def search(
     logits: np.ndarray, beam_size: int, n_best: int, length_penalty: float = 0.0, form: str = "gnmt"
 ):
-    config = decoding_config(
+    decoding_config = make_decoding_config(
         beam_size=beam_size, length_penalty=length_penalty, length_penalty_form=form
     )
     sentences = SourceBatch(SOURCE, jnp.array([1, 1, 1, 1, -1]), max_length=FRAMES)
-    hypotheses, done = ctc_search.ctc_search([model_of(logits)], sentences, config, n_best)
+    hypotheses, done = ctc_search.ctc_search([model_of(logits)], sentences, decoding_config, n_best)
     assert done.all()
     return jax.device_get(hypotheses)
 
@@ -139,7 +139,7 @@ def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
     def search(state: nnx.State, source: jax.Array) -> jax.Array:
         sentences = SourceBatch(source, jnp.ones(rows, int), max_length=frames)
         return ctc_search.ctc_search(
-            [nnx.merge(graph, state)], sentences, decoding_config(beam_size=1), n_best=1
+            [nnx.merge(graph, state)], sentences, make_decoding_config(beam_size=1), n_best=1
         )
 
     def memory() -> int:

@@ -119,7 +119,8 @@ def test_a_context_that_does_not_fit_is_left_out(loaded):
     assert given(["1 2 3 4 5 6 7 1 2 3", "4"], 3) == ("4", [])  # the longest source
     source = "1 <sep> 4"
     own, whole = (len(tokens) for tokens in decoder.tokenizer.source.encode(["4", source]))
-    longest = output_limit(whole, decoder.config) - len(separator) - own + 1  # EOS is not given
+    # EOS is not given.
+    longest = output_limit(whole, decoder.decoding_config) - len(separator) - own + 1
     assert given(["1", "4"], longest)[0] == source
     # a translation before it that repeats itself
     assert given(["1", "4"], longest + 1) == ("4", [])

@@ -28,9 +28,9 @@ SOURCES = ["1 2 3", "4", "5 6 7 0 1 2 3 4 5 6", ""]
 TARGETS = ["3 2 1 0", "", "7 6 5", "1 1"]
 
 
-def decoding_config(**changes):
-    config = base.get_config().decoding
-    config.update(
+def make_decoding_config(**changes):
+    decoding_config = base.get_config().decoding
+    decoding_config.update(
         {
             "beam_size": 3,
             "max_extra_length": 4,
@@ -39,11 +39,11 @@ def decoding_config(**changes):
             **changes,
         }
     )
-    return config
+    return decoding_config
 
 
 def make_decoder(graphs=GRAPHS, shortlist=None, **changes) -> TextDecoder:
-    return TextDecoder(graphs, TOKENIZER, decoding_config(**changes), DEVICES, shortlist)
+    return TextDecoder(graphs, TOKENIZER, make_decoding_config(**changes), DEVICES, shortlist)
 
 
 def encode(text: str) -> list[int]:

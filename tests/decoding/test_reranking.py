@@ -185,6 +185,6 @@ def test_settings_that_do_not_fit_are_refused(runs):
 def test_all_programs_of_the_search_are_compiled_ahead(runs):
     model = transformer.load(runs / "forward", rerank=f"{runs / 'reverse'}:1")
     model.compile()
-    known = set(model._decoder.programs.compiled)
+    known = set(model.decoder.programs.compiled)
     model.translate(TEXTS)
-    assert known == set(model._decoder.programs.compiled)
+    assert known == set(model.decoder.programs.compiled)

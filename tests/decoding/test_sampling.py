@@ -9,8 +9,8 @@ import pytest
 
 from tests.decoding.models import (
     TOLERANCE,
-    decoding_config,
     log_probabilities,
+    make_decoding_config,
     random_sources,
     tiny_model,
 )
@@ -27,8 +27,10 @@ def frequencies(temperature: float, top_k: int, top_p: float, epsilon: float) ->
     keys = sample_keys(0, jnp.arange(1), DRAWS)
     # In reverse, since a row of -inf alone draws the first token.
     log_p = jnp.broadcast_to(jnp.array(LOG_P[::-1], jnp.float32), (1, DRAWS, len(LOG_P)))
-    config = decoding_config(temperature=temperature, top_k=top_k, top_p=top_p, epsilon=epsilon)
-    drawn = np.asarray(draw(keys, log_p, config))
+    decoding_config = make_decoding_config(
+        temperature=temperature, top_k=top_k, top_p=top_p, epsilon=epsilon
+    )
+    drawn = np.asarray(draw(keys, log_p, decoding_config))
     return np.bincount(drawn[0], minlength=len(LOG_P))[::-1] / DRAWS
 
 
@@ -68,7 +70,7 @@ def test_tokens_are_drawn_with_their_probabilities(temperature, top_k, top_p, ep
 def run(graph, parameters, source, limits, settings, lines):
     sentences, config = (
         SourceBatch(source, limits, 10, lines),
-        decoding_config(seed=3, **dict(settings)),
+        make_decoding_config(seed=3, **dict(settings)),
     )
     return sample(ensemble.build_models([graph], [parameters]), sentences, config, n_best=5)[0]
 

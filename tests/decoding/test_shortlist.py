@@ -11,7 +11,7 @@ import pytest
 from scipy.special import logsumexp
 
 from tests.checkpoints.saved_runs import refusal
-from tests.decoding.models import decoding_config, random_sources, teacher_forced, tiny_model
+from tests.decoding.models import make_decoding_config, random_sources, teacher_forced, tiny_model
 from tests.decoding.test_forced_decoding import (
     REPLICAS,
     SOURCES,
@@ -80,10 +80,10 @@ def _search(graphs, settings, parameters, source, candidates, limits):
     models = (
         models if candidates is None else [CandidateModel(model, candidates) for model in models]
     )
-    config = decoding_config(beam_size=width, **dict(changes))
-    return BeamSearch(models, SourceBatch(source, limits, max_length), config, n_best=width).run()[
-        0
-    ]
+    decoding_config = make_decoding_config(beam_size=width, **dict(changes))
+    return BeamSearch(
+        models, SourceBatch(source, limits, max_length), decoding_config, n_best=width
+    ).run()[0]
 
 
 @pytest.mark.first_case

@@ -40,8 +40,8 @@ def make_decoder(
     kind: type[TextDecoder] = TextDecoder,
     **changes,
 ) -> TextDecoder:
-    config = base.get_config().decoding
-    config.update(
+    decoding_config = base.get_config().decoding
+    decoding_config.update(
         {
             "beam_size": 2,
             "max_extra_length": 4,
@@ -50,7 +50,7 @@ def make_decoder(
             **changes,
         }
     )
-    return kind([MODEL.graph], tokenizer, config, DEVICES, shortlist)
+    return kind([MODEL.graph], tokenizer, decoding_config, DEVICES, shortlist)
 
 
 def translate(
@@ -111,8 +111,8 @@ def test_int8_is_close_to_float32_whatever_the_neighbours(share, monkeypatch):
         random_texts(30, longest=19, seed=1),
         tiny_model(VOCAB_SIZE, seed=0, share_embeddings=share),
     )
-    config = make_decoder(dtype="int8").config
-    decoder = TextDecoder([model.graph], TOKENIZER, config, DEVICES)
+    decoding_config = make_decoder(dtype="int8").decoding_config
+    decoder = TextDecoder([model.graph], TOKENIZER, decoding_config, DEVICES)
     replicas = decoder.place([model.parameters])
     assert {leaf.dtype.name for leaf in jax.tree.leaves(replicas[DEVICES[0]])} == {
         "float32",
@@ -126,7 +126,7 @@ def test_int8_is_close_to_float32_whatever_the_neighbours(share, monkeypatch):
     pairs = [
         (text, best.text) for text, (best,) in zip(texts, together, strict=True) if best.tokens
     ]
-    exact = TextDecoder([model.graph], TOKENIZER, make_decoder().config, DEVICES)
+    exact = TextDecoder([model.graph], TOKENIZER, make_decoder().decoding_config, DEVICES)
     expected = [
         known.log_probability
         for known in score_pairs(exact, exact.place([model.parameters]), pairs)

@@ -30,16 +30,16 @@ TEXTS = [
 ONE, TWO, THREE = (jax.local_devices()[:count] for count in (1, 2, 3))
 
 
-def decoding_config(**changes):
-    config = base.get_config().decoding
+def make_decoding_config(**changes):
+    decoding_config = base.get_config().decoding
     small = {"beam_size": 2, "max_extra_length": 12, "max_source_length": 20, "batch_tokens": 192}
-    config.update(small | changes)
-    return config
+    decoding_config.update(small | changes)
+    return decoding_config
 
 
 def make_decoder(models: Sequence[Model], devices: Sequence[jax.Device], **changes) -> TextDecoder:
     return TextDecoder(
-        [model.graph for model in models], TOKENIZER, decoding_config(**changes), devices
+        [model.graph for model in models], TOKENIZER, make_decoding_config(**changes), devices
     )
 
 

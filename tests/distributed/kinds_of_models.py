@@ -49,6 +49,12 @@ COMBINED = {
         "training.guided_heads": "1.2,1.1",
         "training.label_smoothing_support": "others",
     },
+    "candidates": {
+        "training.candidate_loss": "minimum_risk",
+        "training.risk_sharpness": 0.1,
+        "training.likelihood_weight": 0.01,
+        "model.share_embeddings": "target",
+    },
 }
 
 
@@ -58,6 +64,13 @@ def batch_for(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
     if config.batch.plan == "packed":
         batch = pack(batch, make_batch(LENGTHS[::-1], ROWS, WIDTH, seed=1))
     is_target = batch["target_output"] != PAD
+    if config.training.candidate_loss != "none":
+        other = make_batch(LENGTHS[::-1], ROWS, WIDTH, seed=1)
+        # Two candidates of each source are consecutive rows. Only the source of the first counts.
+        pairs = {name: np.stack([batch[name], other[name]], axis=1) for name in batch}
+        batch = {name: array.reshape(-1, WIDTH) for name, array in pairs.items()}
+        rewards = np.random.default_rng(1).random((ROWS, 2))
+        return batch | {"rewards": rewards.astype(np.float32)}
     if config.training.guided_heads:
         links = np.random.default_rng(1).random((ROWS, WIDTH, WIDTH)) < 0.3
         batch["links"] = links & is_target[:, :, None] & (batch["source"] != PAD)[:, None]

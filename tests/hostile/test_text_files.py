@@ -17,7 +17,7 @@ from transformer.data.sources import lines
 from transformer.data.sources import source as sources
 from transformer.data.sources.lines import read_lines
 from transformer.data.tokenizers import tokenizer
-from transformer.decoding import bleu
+from transformer.decoding import bleu, metrics
 from transformer.evaluate import read_texts
 from transformer.workdir import Workdir
 
@@ -125,9 +125,12 @@ def test_any_pair_of_files_is_scored_or_refused(prepared, sides):
     if isinstance(texts, Refusal):
         assert str(folder) in texts.message
     else:
-        scores = bleu.score(*texts, bleu.Language("de", "13a"), bleu.METRICS)
+        scores = metrics.compute_metrics(*texts, bleu.Language("de", "13a"), metrics.METRICS)
         assert (
-            all(0 <= scores[name] < 100 + 1e-9 for name in bleu.applicable(bleu.METRICS, "text"))
+            all(
+                0 <= scores[name] < 100 + 1e-9
+                for name in metrics.applicable(metrics.METRICS, "text")
+            )
             and scores["exact_match"] <= 1
         )
 

@@ -13,7 +13,7 @@ from scripts import compare
 from scripts.sweeping import folder
 from tests.checkpoints.workdirs import run
 from transformer.config import loading
-from transformer.decoding import bleu
+from transformer.decoding import bleu, metrics
 from transformer.workdir import create_workdir
 
 WORDS = (
@@ -65,7 +65,9 @@ def add_evaluation(
     `saved`: changes of the JSON object, in `decoding` by key.
     """
     config = loading.load(path)
-    result = bleu.score(hypotheses, [references], bleu.bleu_language(config.data), bleu.METRICS) | {
+    result = metrics.compute_metrics(
+        hypotheses, [references], bleu.bleu_language(config.data), metrics.METRICS
+    ) | {
         "split": "valid",
         "step": 9,
         "averaged": 1,

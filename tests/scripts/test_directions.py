@@ -54,7 +54,7 @@ def workdir(tmp_path_factory):
 
 
 def pieces_of_source(model, text):
-    decoder = model._decoder
+    decoder = model.decoder
     (tokens,) = decoder.source_tokens([text], first_line=1)
     return [decoder.tokenizer.source.pieces[token] for token in tokens]
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.decoding.models import decoding_config
+from tests.decoding.models import make_decoding_config
 from tests.model.models import random_model
 from tests.training.tiny import run, setup, tiny_config
 from transformer import evaluate, translate
@@ -159,7 +159,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
     limits = np.array([len(prompt) + 6 for prompt in prompts])
     sentences = SourceBatch(jnp.asarray(source), jnp.asarray(limits), max_length=16)
     hypotheses, done = BeamSearch(
-        [language_model], sentences, decoding_config(beam_size=1), n_best=1
+        [language_model], sentences, make_decoding_config(beam_size=1), n_best=1
     ).run()
     assert done.all()
     forward = jax.jit(lambda inputs: language_model(inputs))
@@ -171,7 +171,7 @@ def test_greedy_continuations_are_those_of_forward_passes(language_model):
 
 def test_beams_keep_the_prompt(language_model):
     sentences = SourceBatch(jnp.array([[7, 30, UNK, 41, EOS, PAD]]), jnp.array([9]), max_length=12)
-    hypotheses, _ = BeamSearch([language_model], sentences, decoding_config(), n_best=4).run()
+    hypotheses, _ = BeamSearch([language_model], sentences, make_decoding_config(), n_best=4).run()
     tokens = np.asarray(hypotheses.tokens[0])
     assert np.isfinite(hypotheses.scores).all() and len(np.unique(tokens, axis=0)) == 4
     np.testing.assert_array_equal(tokens[:, [0, 1, 3]], [[7, 30, 41]] * 4)

@@ -7,7 +7,7 @@ import math
 import ml_collections
 import pytest
 
-from transformer.decoding.bleu import METRICS, Metric
+from transformer.decoding.metrics import METRICS, Metric
 from transformer.training.progress import Progress
 
 NAN, INF = math.nan, math.inf

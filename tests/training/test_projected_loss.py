@@ -112,6 +112,24 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 5.0])
+def test_the_gradient_of_the_weights_is_the_criterion_of_each_token(monkeypatch, r_drop):
+    passes = 2 if r_drop else 1
+    set_chunk(monkeypatch, 2 * passes * ONE_SENTENCE)
+    training = base.get_config().training
+    training.r_drop = r_drop
+    losses = functools.partial(token_losses, training_config=training, passes=passes)
+    output = Output(jnp.float32(HIDDEN), jnp.float32(TABLE))
+    targets = jnp.asarray(TARGETS)
+
+    def loss(weights):
+        return 3 * projected_loss(losses, passes, one_device(), output, targets, weights)[0]
+
+    gradient = jax.jit(jax.grad(loss))(jnp.ones(targets.shape))
+    criterion, _ = losses(output.hidden @ output.table.T, targets, Columns.whole(VOCAB))
+    np.testing.assert_allclose(gradient, 3 * criterion, rtol=1e-5)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 5.0])
 def test_a_sentence_of_weight_2_counts_as_two_and_one_of_weight_0_not_at_all(r_drop):
     counts = np.repeat([2, 0, 1, 3, 1], 2)  # of the two rows that are R-Drop's passes of a sentence
     repeated = np.concatenate([np.tile([row, row + 1], counts[row]) for row in range(0, ROWS, 2)])

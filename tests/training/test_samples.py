@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from tests.decoding.models import decoding_config, tiny_model
+from tests.decoding.models import make_decoding_config, tiny_model
 from tests.training.tiny import tiny_config
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.vocabulary import IdsVocabulary
@@ -21,7 +21,7 @@ def test_samples_are_the_first_short_pairs():
     decoder = TextDecoder(
         [model.graph],
         Tokenizer(vocabulary, vocabulary),
-        decoding_config(),
+        make_decoding_config(),
         jax.local_devices(),
     )
     # With EOS, the third source has one token too many and the fourth fits.

@@ -12,9 +12,18 @@ def _objective(training: Config) -> Any:
     return tables()["training.objective"][training.objective]
 
 
+def _strategy(decoding: Config) -> Any:
+    return tables()["decoding.strategy"][decoding.strategy]
+
+
 def _lacks(training: Config, option: str) -> bool:
     """True if the objective has no such option, an entry of `TrainingObjective.options`."""
     return option not in _objective(training).options
+
+
+def _takes_no_constraints(decoding: Config) -> bool:
+    """True unless the search takes steps in the whole vocabulary."""
+    return not _strategy(decoding).takes_steps or decoding.shortlist > 0
 
 
 def _is_wrong_strategy(training: Config, decoding: Config) -> bool:
@@ -51,12 +60,38 @@ def _guides_missing_heads(training: Config, model: Config) -> bool:
     return not all(layer < num_layers and head < model.num_heads for layer, head in heads)
 
 
-def _cannot_hold_longest_pairs(batch: Config, data: Config) -> bool:
-    if batch.plan != "buckets":
+def _compares_candidates(training: Config) -> bool:
+    return tables()["training.candidate_loss"][training.candidate_loss] is not None
+
+
+def _is_partly_grouped(training: Config, batch: Config, data: Config) -> bool:
+    corpora = ["rewards=" in text for text in data.mixture]
+    settings = [batch.plan == "groups", any(corpora), *corpora]
+    return any(setting != _compares_candidates(training) for setting in settings)
+
+
+def _compares_more_than_candidates(training: Config, data: Config) -> bool:
+    if not _compares_candidates(training):
         return False
-    # The longest length such that a batch holds `row_multiple` rows. It is a multiple of
-    # `length_multiple`.
-    length = batch.tokens // batch.row_multiple
+    # The message names the values up to the first that is not allowed.
+    others = ("pair_weights=", "alignments=", " weight=")
+    return (
+        training.r_drop > 0
+        or data.context > 0
+        or data.deduplicate
+        or data.mixture_temperature > 1
+        or any(key in f" {text}" for text in data.mixture for key in others)
+    )
+
+
+def _cannot_hold_longest_pairs(batch: Config, data: Config) -> bool:
+    if batch.plan not in ("buckets", "groups"):
+        return False
+    rows = batch.row_multiple
+    if batch.plan == "groups":
+        rows *= batch.candidates
+    # The longest length such that a batch holds these rows. It is a multiple of `length_multiple`.
+    length = batch.tokens // rows
     length = length // batch.length_multiple * batch.length_multiple
     return length < data.max_length
 
@@ -184,6 +219,20 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "use another tokenizer.kind": lambda data, tokenizer: (
         _has_alignments(data) and tokenizer.kind == "word"
     ),
+    # Candidates.
+    "only models that translate step by step compare candidates; "
+    "set candidate_loss=none": lambda training: (
+        _compares_candidates(training) and _lacks(training, "candidate_loss")
+    ),
+    "candidates need a loss, a plan and rewards; set candidate_loss, plan=groups and a mixture "
+    "of corpora with rewards=FILE each, or none of them": _is_partly_grouped,
+    "candidates are compared in one pass, and an epoch reads each of them once; set r_drop=0, "
+    "context=0, deduplicate=false, mixture_temperature=1, and no key of a mixture that weighs or "
+    "aligns its pairs": _compares_more_than_candidates,
+    "without candidates the likelihood is the loss; "
+    "set likelihood_weight=0, or candidate_loss": lambda training: (
+        training.likelihood_weight > 0 and not _compares_candidates(training)
+    ),
     # Corpora and vocabularies.
     "the corpora of a mixture have train_pairs and exclude of their own; "
     "set train_pairs=0 and an empty exclude": lambda data: (
@@ -253,8 +302,10 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "raise packed_length or lower max_length": lambda batch, data: (
         batch.plan == "packed" and batch.packed_length < data.max_length
     ),
-    "a batch must hold row_multiple pairs of max_length, rounded up to length_multiple; "
-    "raise tokens or lower the others": _cannot_hold_longest_pairs,
+    "a batch must hold row_multiple pairs of max_length, rounded up to length_multiple, or with "
+    "plan=groups row_multiple x candidates; raise tokens or lower the others": (
+        _cannot_hold_longest_pairs
+    ),
     "a batch must hold row_multiple rows of packed_length; "
     "raise tokens or lower the other two": lambda batch: (
         batch.plan == "packed" and batch.tokens < batch.row_multiple * batch.packed_length
@@ -287,23 +338,28 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     # Decoding.
     "a shortlist is for beam search with translation models; "
     "set shortlist=0": lambda decoding, training: (
-        decoding.shortlist > 0 and (_lacks(training, "shortlist") or decoding.strategy != "beam")
+        decoding.shortlist > 0
+        and (_lacks(training, "shortlist") or "shortlist" not in _strategy(decoding).options)
     ),
     "a coverage penalty is for beam search with translation models in the whole vocabulary; "
     "set coverage_penalty=0": lambda decoding, training: (
         decoding.coverage_penalty > 0
-        and (_lacks(training, "shortlist") or decoding.strategy != "beam" or decoding.shortlist > 0)
+        and (
+            _lacks(training, "shortlist")
+            or "coverage_penalty" not in _strategy(decoding).options
+            or decoding.shortlist > 0
+        )
     ),
     "models rerank the hypotheses of a beam; "
     "set strategy=beam or ctc and beam_size=2 or more, or an empty rerank": lambda decoding: (
         decoding.rerank != ""
-        and (decoding.strategy not in ("beam", "ctc") or decoding.beam_size < 2)
+        and ("rerank" not in _strategy(decoding).options or decoding.beam_size < 2)
     ),
     "a scorer is a command that prints a number for each line of {hypothesis}; "
     "give it in decoding.scorer, or name no scorer": lambda decoding: (
         decoding.scorer == ""
         and (
-            (decoding.mbr_utility == "scorer" and decoding.strategy in ("mbr", "mbr_beam"))
+            (decoding.mbr_utility == "scorer" and _strategy(decoding).has_utility)
             or any(item.startswith("scorer:") for item in decoding.rerank.split(","))
         )
     ),
@@ -313,22 +369,20 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
         and (
             decoding.shortlist > 0
             or decoding.rerank != ""
-            or decoding.strategy == "ctc"
+            or not _strategy(decoding).takes_steps
             or decoding.mbr_utility == "scorer"
         )
     ),
     "constraints need a search by steps in the whole vocabulary; set shortlist=0 and another "
     "strategy, or min_length=0, no_repeat_ngram=0 and empty banned and banned_pieces": (
-        lambda decoding: (
-            _has_constraints(decoding) and (decoding.strategy == "ctc" or decoding.shortlist > 0)
-        )
+        lambda decoding: _has_constraints(decoding) and _takes_no_constraints(decoding)
     ),
     # Trees.
     "outputs of this form are not trees; "
     "set target_form=tree or well_formed=false": _lacks_output_rule,
     "trees need a search by steps in the whole vocabulary; "
     "set shortlist=0 and another strategy, or well_formed=false": lambda decoding: (
-        decoding.well_formed and (decoding.strategy == "ctc" or decoding.shortlist > 0)
+        decoding.well_formed and _takes_no_constraints(decoding)
     ),
     "a tree ends when it is closed, and repeats its symbols; set min_length=0, no_repeat_ngram=0, "
     "and empty banned and banned_pieces, or well_formed=false": lambda decoding: (

@@ -33,6 +33,7 @@ NAMES = {
     "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
     "training.objective": "transformer.training.objectives:OBJECTIVES",
     "training.loss": "transformer.training.loss:TOKEN_LOSSES",
+    "training.candidate_loss": "transformer.training.candidate_loss:CANDIDATE_LOSSES",
     "training.label_smoothing_support": "transformer.training.loss:LABEL_SMOOTHING_SUPPORTS",
     "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
     "decoding.length_penalty_form": "transformer.decoding.beam_search:LENGTH_PENALTIES",

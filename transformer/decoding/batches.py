@@ -94,20 +94,19 @@ class DeviceModels:
     """One or more models that share a tokenizer, and the local devices that share the batches.
 
     Parameters are arguments of the methods, so that validation compiles once and decodes with other
-    parameters each time. `config` is the group `config.decoding`. Without a shortlist, the search
-    considers the whole vocabulary.
+    parameters each time. Without a shortlist, the search considers the whole vocabulary.
     """
 
     graphs: Sequence[nnx.GraphDef]
     tokenizer: Tokenizer
-    config: Config
+    decoding_config: Config
     devices: Sequence[jax.Device]
     shortlist: Shortlist | None = None
 
     def __post_init__(self) -> None:
         self.programs = Programs()
         self._jitted = {}
-        self.is_int8 = self.config.dtype == "int8"
+        self.is_int8 = self.decoding_config.dtype == "int8"
         if self.is_int8 and not (target_platform() == "cpu" and computes_int8()):
             raise UserError(
                 "decoding.dtype=int8: this machine has no fast 8-bit matmuls; "

@@ -1,9 +1,13 @@
 """Beam search (section 6.1): B sentences with K hypotheses each, in one compiled loop.
 
-Each step extends the live hypotheses of a sentence by one token and keeps the K best extensions. A
-hypothesis ends when EOS is among the K best continuations of its sentence, so a beam of 1 is greedy
-search. `STOPPING_RULES` decide when a sentence is done. It is done earlier if no live hypothesis
-can become one of the n_best.
+A hypothesis is the beginning y_1 ... y_t of an output for the source x. Its log-probability is the
+sum of log p(y_i | y_1 ... y_i-1, x). Each step extends the live hypotheses of a sentence by one
+token, and keeps the K extensions with the highest log-probability. A hypothesis ends when EOS is
+among the K best continuations of its sentence, so a beam of 1 is greedy search.
+
+The score of an ended hypothesis is log p / length penalty: see `LENGTH_PENALTIES`. The search keeps
+the K ended hypotheses with the highest scores. `STOPPING_RULES` decide when a sentence is done. It
+is done earlier if no live hypothesis can become one of the n_best.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +19,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, output_limit
-from transformer.decoding import ensemble
+from transformer.decoding.ensemble import (
+    AutoregressiveModel,
+    Caches,
+    Prediction,
+    decode_step,
+    forbidden_tokens,
+)
 from transformer.decoding.top_k import gather, top_k
-from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 
 class SourceBatch(NamedTuple):
@@ -31,13 +41,15 @@ class SourceBatch(NamedTuple):
     lines: the line number of each row. Only samples depend on it.
     adjust: a function of the prediction, the tokens (B, K, L) and the number of tokens. It returns
       the prediction to search.
+    search: the algorithm of `beam_search`, with the same arguments.
     """
 
     source: Int[Array, "B S"]
     limits: Int[Array, "B"]
     max_length: int
     lines: Int[Array, "B"] | None = None
-    adjust: Callable[..., ensemble.Prediction] = lambda prediction, tokens, position: prediction
+    adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
+    search: Callable[..., Any] = lambda *arguments: BeamSearch(*arguments).run()
 
 
 class Hypotheses(NamedTuple):
@@ -60,7 +72,7 @@ class Extensions(NamedTuple):
     token_log_p: Float[Array, "B N"]
 
 
-Models = Sequence[ensemble.AutoregressiveModel]
+Models = Sequence[AutoregressiveModel]
 SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # the second: which rows are done
 
 
@@ -73,27 +85,36 @@ class SearchState(NamedTuple):
     live_log_p: Float[Array, "B K"]
     ended: Hypotheses
     done: Bool[Array, "B"]
-    caches: ensemble.Caches
+    caches: Caches
 
 
 @dataclass(frozen=True)
 class BeamSearch:
     """A search of several sentences by an ensemble, step by step.
 
-    config: the group `config.decoding`. Its beam_size is the number of live hypotheses, and of
-      ended ones.
+    decoding_config: its beam_size is the number of live hypotheses, and of ended ones.
     n_best: the number of hypotheses to return, at most beam_size.
     """
 
     models: Models
     sentences: SourceBatch
-    config: Config
+    decoding_config: Config
     n_best: int
 
     @property
     def num_live(self) -> int:
         """K, the number of live hypotheses."""
-        return self.config.beam_size
+        return self.decoding_config.beam_size
+
+    def run(self) -> SearchResult:
+        """Returns the `n_best` translations of each row, and which rows are done."""
+        length = self.sentences.max_length
+        final = jax.lax.while_loop(
+            lambda state: (state.position < length) & ~state.done.all(),
+            lambda state: self.step(state)[0],
+            self.start(),
+        )
+        return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
 
     def start(self) -> SearchState:
         """Returns the state before the first step: one live, empty hypothesis per sentence."""
@@ -101,7 +122,7 @@ class BeamSearch:
         length = self.sentences.max_length
         rows = source.shape[0]
         live = empty_hypotheses(rows, self.num_live, length)
-        ended = empty_hypotheses(rows, self.config.beam_size, length)
+        ended = empty_hypotheses(rows, self.decoding_config.beam_size, length)
         return SearchState(
             position=jnp.array(0),
             live_tokens=live.tokens,
@@ -114,21 +135,19 @@ class BeamSearch:
 
     def step(
         self, state: SearchState
-    ) -> tuple[SearchState, ensemble.Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
+    ) -> tuple[SearchState, Prediction, Bool[Array, "B K"], Float[Array, "B K"]]:
         """Extends the live hypotheses by a token, or ends them.
 
         Returns the next state, the prediction, which hypotheses end, and the log-probability of
         each hypothesis with EOS.
         """
-        config = self.config
-        limits = self.sentences.limits
         position = state.position
+        limits = self.sentences.limits
 
-        # The models read the last token of each live hypothesis, at first BOS.
-        tokens = jnp.where(position == 0, BOS, state.live_tokens[..., position - 1])
-        prediction, caches = ensemble.decode_step(self.models, tokens, position, state.caches)
+        # log p of a longer hypothesis is the sum of its parent's and its last token's.
+        prediction, caches = decode_step(self.models, state.live_tokens, position, state.caches)
         prediction = self.sentences.adjust(prediction, state.live_tokens, position)
-        end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer
+        end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
         end_log_p = state.live_log_p + end_token_log_p
 
         # At its limit a hypothesis can only end.
@@ -137,21 +156,16 @@ class BeamSearch:
         live_log_p = jnp.where(can_grow, extensions.log_p, -jnp.inf)
         rivals = jnp.where(can_grow, rivals, -jnp.inf)
 
-        # The hypotheses that end compete with those that ended before.
+        # EOS and the extensions compete for the K places of the beam. The hypotheses that end then
+        # compete with those that ended before.
         ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
-        ending = Hypotheses(
-            tokens=state.live_tokens.at[..., position].set(EOS),
-            scores=jnp.where(ends, end_log_p, -jnp.inf) / length_penalty(position + 1, config),
-            token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
-        )
-        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
-        _, best = jax.lax.top_k(candidates.scores, config.beam_size)
-        ended = gather(candidates, best)
+        ended = self.end(state, ends, end_log_p, end_token_log_p)
 
-        # The bound supposes that all further tokens are certain, with the largest length penalty.
-        bound = live_log_p[:, 0] / length_penalty(limits + 1, config)
-        current = live_log_p[:, 0] / length_penalty(position + 1, config)
-        prospect = STOPPING_RULES[config.stopping](current, bound)
+        # No live hypothesis can exceed the bound: it supposes that all further tokens are certain,
+        # with the largest length penalty.
+        bound = self.score(live_log_p[:, 0], limits + 1)
+        current = self.score(live_log_p[:, 0], position + 1)
+        prospect = STOPPING_RULES[self.decoding_config.stopping](current, bound)
         worst = ended.scores[:, -1]  # -inf if a slot is empty
         is_complete = jnp.isfinite(worst) & (prospect <= worst)
 
@@ -176,18 +190,16 @@ class BeamSearch:
         return after, prediction, ends, end_log_p
 
     def extend(
-        self, state: SearchState, prediction: ensemble.Prediction
+        self, state: SearchState, prediction: Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the next live hypotheses, and the log-probabilities that compete with EOS."""
         extensions = self.best_extensions(state, prediction, self.num_live)
         return extensions, extensions.log_p
 
-    def best_extensions(
-        self, state: SearchState, prediction: ensemble.Prediction, count: int
-    ) -> Extensions:
+    def best_extensions(self, state: SearchState, prediction: Prediction, count: int) -> Extensions:
         """Returns the best `count` of the K x V extensions without EOS; the first wins a tie."""
-        # The excluded tokens may all be among the likeliest.
-        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
+        # The best of each hypothesis. The excluded tokens may all be among the likeliest.
+        excluded = (EOS, *forbidden_tokens(self.decoding_config.forbid_unk))
         per_parent = min(count + len(excluded), prediction.logits.shape[-1])
         logits, tokens = top_k(prediction.logits, per_parent)  # (B, K, per_parent)
         logits = jnp.where(jnp.isin(tokens, jnp.array(excluded)), -jnp.inf, logits)
@@ -196,7 +208,7 @@ class BeamSearch:
 
         # The best of all hypotheses of a sentence together.
         flat = (log_p.shape[0], -1)  # (B, K * per_parent)
-        best, index = jax.lax.top_k(log_p.reshape(flat), count)
+        best, index = jax.lax.top_k(log_p.reshape(flat), count)  # (B, count)
         tokens = gather(tokens.reshape(flat), index)
         token_log_p = gather(token_log_p.reshape(flat), index)
         if prediction.candidates is not None:
@@ -216,11 +228,11 @@ class BeamSearch:
         A hypothesis ends if EOS is among the best `beam_size` continuations of its sentence.
         """
         continuations = jnp.concatenate([end_log_p, rivals], axis=1)
-        _, best = jax.lax.top_k(continuations, self.config.beam_size)
+        _, best = jax.lax.top_k(continuations, self.decoding_config.beam_size)
 
         # The first K indices are hypotheses with EOS, and the next ones are extensions.
         slots = jnp.arange(self.num_live)[None, None]
-        if self.config.shrinking_beam:
+        if self.decoding_config.shrinking_beam:
             # Each hypothesis that has ended takes a place of the beam.
             is_free = slots[0] < jnp.isneginf(state.ended.scores).sum(axis=1, keepdims=True)
             best = jnp.where(is_free, best, -1)
@@ -229,22 +241,34 @@ class BeamSearch:
         ends = (best[..., None] == slots).any(axis=1) & ~state.done[:, None]
         return ends, live_log_p
 
-    def run(self) -> SearchResult:
-        """Returns the `n_best` translations of each row, and which rows are done."""
-        length = self.sentences.max_length
-        final = jax.lax.while_loop(
-            lambda state: (state.position < length) & ~state.done.all(),
-            lambda state: self.step(state)[0],
-            self.start(),
+    def end(
+        self,
+        state: SearchState,
+        ends: Bool[Array, "B K"],
+        end_log_p: Float[Array, "B K"],
+        end_token_log_p: Float[Array, "B K"],
+    ) -> Hypotheses:
+        """Returns the best `beam_size` of the hypotheses that ended before and that end now."""
+        position = state.position
+        ending = Hypotheses(
+            tokens=state.live_tokens.at[..., position].set(EOS),
+            scores=self.score(jnp.where(ends, end_log_p, -jnp.inf), position + 1),
+            token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
         )
-        return jax.tree.map(lambda x: x[:, : self.n_best], final.ended), final.done
+        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
+        _, best = jax.lax.top_k(candidates.scores, self.decoding_config.beam_size)
+        return gather(candidates, best)
+
+    def score(self, log_p: Float[Array, "*B"], length: Int[Array, "*L"]) -> Float[Array, "*B"]:
+        """Returns log p / length penalty. The length counts EOS."""
+        return log_p / length_penalty(length, self.decoding_config)
 
 
 def beam_search(
-    models: Models, sentences: SourceBatch, config: Config, n_best: int
+    models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
-    return BeamSearch(models, sentences, config, n_best).run()
+    return sentences.search(models, sentences, decoding_config, n_best)
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:
@@ -270,13 +294,17 @@ STOPPING_RULES = {
 }
 
 
-def length_penalty(length: int | Int[Array, "*B"], config: Config) -> float | Float[Array, "*B"]:
+def length_penalty(
+    length: int | Int[Array, "*B"], decoding_config: Config
+) -> float | Float[Array, "*B"]:
     """Returns the divisor of the log-probability of outputs of this length, EOS included."""
-    return LENGTH_PENALTIES[config.length_penalty_form](length, config.length_penalty)
+    penalty = LENGTH_PENALTIES[decoding_config.length_penalty_form]
+    return penalty(length, decoding_config.length_penalty)
 
 
-def output_limits(source: Int[Array, "B S"], config: Config) -> Int[Array, "B"]:
+def output_limits(source: Int[Array, "B S"], decoding_config: Config) -> Int[Array, "B"]:
     """Returns `SourceBatch.limits` for sources. A filler row consists of PAD, without EOS."""
-    limits = jnp.array([output_limit(tokens, config) for tokens in range(config.max_source_length)])
+    source_lengths = range(decoding_config.max_source_length)
+    limits = jnp.array([output_limit(length, decoding_config) for length in source_lengths])
     lengths = (source != PAD).sum(axis=1) - 1
     return jnp.where(lengths < 0, -1, limits[lengths])

@@ -1,7 +1,7 @@
 """The hypotheses that a beam search considers for a sentence: a tree, or those after a prefix."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -72,11 +72,10 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
 
     Raises UserError if no hypothesis ends.
     """
-    (source,) = decoder.source_tokens([text], first_line=1)
+    (source,) = decoder.source_tokens([text])
     source = source or [EOS]
-    arrays_of = decoder.arrays_of([source], first_line=1)
-    steps = _search_steps(decoder, parameters, source, arrays_of)
-    nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.config)
+    steps = _search_steps(decoder, parameters, source)
+    nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.decoding_config)
 
     # The path from the best ended hypothesis back to the root.
     ended = [i for i, node in enumerate(nodes) if node.outcome == ENDED]
@@ -98,17 +97,16 @@ def alternatives(
     The translation with the likeliest token comes first. Raises UserError if the beam search
     considers fewer than `count` tokens, or no output has the prefix.
     """
-    most = 2 * decoder.config.beam_size
+    most = 2 * decoder.decoding_config.beam_size
     if count > most:
         raise UserError(
             f"count={count}: must be at most {most}, twice decoding.beam_size; raise that"
         )
-    (source,) = decoder.source_tokens([text], first_line=1)
+    (source,) = decoder.source_tokens([text])
     if not source:
         return [EMPTY]
     tokens = decoder.control.encode_text("prefix", prefix)
-    arrays_of = decoder.arrays_of([source], 1, [Control(tokens)])
-    steps = _search_steps(decoder, parameters, source, arrays_of)
+    steps = _search_steps(decoder, parameters, source, [Control(tokens)])
 
     # The tokens that the search considers after the prefix; impossible ones have -inf.
     position = len(tokens)
@@ -120,23 +118,24 @@ def alternatives(
 
 
 def _search_steps(
-    decoder: TextDecoder, parameters: Replicas, source: Sequence[int], arrays_of: Callable
+    decoder: TextDecoder, parameters: Replicas, source: list[int], *controls: Sequence[Control]
 ) -> Step:
-    (batch,) = make_decoding_batches({0: len(source)}, decoder.config.max_source_length, 1)
+    arrays_of = decoder.arrays_of([source], 1, *controls)
+    (batch,) = make_decoding_batches({0: len(source)}, decoder.decoding_config.max_source_length, 1)
     search = decoder.jit(decoder.search, method=record, n_best=1, extra_length=None)
     ((_, steps),) = decoder.run_batches(search, parameters, [batch], arrays_of)
     return steps
 
 
-def record(models: Models, sentences: SourceBatch, config: Config, n_best: int) -> Step:
+def record(models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int) -> Step:
     """Returns the L steps of the search for the one sentence; L is the longest output's length."""
-    search = BeamSearch(models, sentences, config, n_best)
-    slots = jnp.arange(config.beam_size)
+    search = BeamSearch(models, sentences, decoding_config, n_best)
+    slots = jnp.arange(decoding_config.beam_size)
 
     def step(state, _):
         # After the limit, or when the row is done, there are no extensions.
         after, prediction, ends, end_log_p = search.step(state)
-        extensions = search.best_extensions(state, prediction, 2 * config.beam_size)
+        extensions = search.best_extensions(state, prediction, 2 * decoding_config.beam_size)
         is_possible = (state.position < sentences.limits[0]) & ~state.done[0]
         log_p = [end_log_p[0], jnp.where(is_possible, extensions.log_p[0], -jnp.inf)]
         log_p = jnp.concatenate(log_p)
@@ -148,11 +147,13 @@ def record(models: Models, sentences: SourceBatch, config: Config, n_best: int) 
     return jax.lax.scan(step, search.start(), length=sentences.max_length)[1]
 
 
-def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node]:
+def _make_nodes(steps: Step, pieces: Sequence[str], decoding_config: Config) -> list[Node]:
     # live: the nodes that the parents of a step refer to, by slot.
     nodes = [Node(None, pieces[BOS], 0.0, 0.0, KEPT)]
     live = [0]
-    outcomes = [outcome for outcome in (ENDED, KEPT, DROPPED) for _ in range(config.beam_size)]
+    outcomes = [
+        outcome for outcome in (ENDED, KEPT, DROPPED) for _ in range(decoding_config.beam_size)
+    ]
     rows = zip(*(array.tolist() for array in steps), strict=True)
     for length, row in enumerate(rows, start=1):
         next_live = []
@@ -161,7 +162,7 @@ def _make_nodes(steps: Step, pieces: Sequence[str], config: Config) -> list[Node
                 continue
             if outcome == KEPT:
                 next_live.append(len(nodes))
-            score = log_p / length_penalty(length, config)
+            score = log_p / length_penalty(length, decoding_config)
             nodes.append(Node(live[parent], pieces[token], log_p, score, outcome))
         live = next_live
 

@@ -46,14 +46,13 @@ class Prefixes(NamedTuple):
 
 
 def ctc_search(
-    models: Sequence[CtcTransformer], sentences: SourceBatch, config: Config, n_best: int
+    models: Sequence[CtcTransformer], sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and True for each row: all are done.
 
     A beam of 1 takes the most likely label of each frame. The search does not know the
     probabilities of tokens: in `token_log_probabilities`, EOS has the whole log-probability. All
-    models have the same number of frames. The limits of `sentences` only mark filler rows. `config`
-    is the group `config.decoding`.
+    models have the same number of frames. The limits of `sentences` only mark filler rows.
     """
     source = sentences.source
     is_frame = models[0].frames(source) != PAD
@@ -63,11 +62,11 @@ def ctc_search(
         hidden, is_frame = row  # (F, D) of each model, (F,)
         pairs = zip(models, hidden, strict=True)
         log_p = ensemble.log_probabilities([model.logits(x) for model, x in pairs])
-        forbidden = (BOS, EOS, UNK) if config.forbid_unk else (BOS, EOS)
+        forbidden = (BOS, EOS, UNK) if decoding_config.forbid_unk else (BOS, EOS)
         log_p = log_p.at[:, jnp.array(forbidden)].set(-jnp.inf)
-        if config.beam_size == 1:
+        if decoding_config.beam_size == 1:
             return _greedy(log_p, is_frame)
-        return _search(log_p, is_frame, config.beam_size)
+        return _search(log_p, is_frame, decoding_config.beam_size)
 
     # The logits of all rows may not fit into memory. The number of rows at once divides the batch:
     # a smaller last chunk would be another program, with other rounding.
@@ -78,7 +77,7 @@ def ctc_search(
     prefixes = jax.lax.map(search_row, (hidden, is_frame), batch_size=rows)
 
     # A score counts EOS in the length. Filler rows have no hypotheses.
-    scores = prefixes.log_p / length_penalty(prefixes.lengths + 1, config)
+    scores = prefixes.log_p / length_penalty(prefixes.lengths + 1, decoding_config)
     scores = jnp.where((sentences.limits < 0)[:, None], -jnp.inf, scores)
     scores, best = jax.lax.top_k(scores, n_best)
     tokens, lengths, log_p = gather((prefixes.tokens, prefixes.lengths, prefixes.log_p), best)
@@ -123,7 +122,7 @@ def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: i
 
 def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     """Returns the best prefixes after one more frame."""
-    count, length = prefixes.tokens.shape
+    count, _ = prefixes.tokens.shape
     index = jnp.arange(count)
 
     # The row of the empty prefix is all PAD, so its last element, at index -1, is PAD.
@@ -138,14 +137,8 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     is_repeated = tokens[None] == last[:, None]
     extended = token_log_p[None] + prefixes.log_p_before(is_repeated)  # (K, choices)
 
-    # is_next[i, j]: prefix j is prefix i with one more token.
-    is_equal = prefixes.tokens[None] == prefixes.tokens[:, None]
-    is_beyond = jnp.arange(length)[None, None] >= prefixes.lengths[:, None, None]
-    is_next = (is_equal | is_beyond).all(axis=2)
-    is_next &= prefixes.lengths[None] == prefixes.lengths[:, None] + 1
-    is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
-
-    # Such an extension adds its probability to prefix j instead of becoming a second one.
+    # If it equals prefix j, an extension of prefix i adds its probability to prefix j.
+    is_next = _is_next(prefixes)
     repeats_last = last[None] == last[:, None]
     from_shorter = prefixes.log_p_before(repeats_last) + last_log_p[None]
     from_shorter = jnp.where(is_next, from_shorter, -jnp.inf)
@@ -174,3 +167,14 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
         ends_blank=jnp.where(is_extension, -jnp.inf, stays_blank[parent]),
         ends_token=jnp.where(is_extension, scores[best], stays_token[parent]),
     )
+
+
+def _is_next(prefixes: Prefixes) -> Bool[Array, "K K"]:
+    """Returns whether prefix j (column) is prefix i (row) with one more token."""
+    is_equal = prefixes.tokens[None] == prefixes.tokens[:, None]  # (K, K, L)
+    places = jnp.arange(prefixes.tokens.shape[1])[None, None]
+    is_beyond = places >= prefixes.lengths[:, None, None]
+    is_next = (is_equal | is_beyond).all(axis=2)
+    is_next &= prefixes.lengths[None] == prefixes.lengths[:, None] + 1
+    is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
+    return is_next

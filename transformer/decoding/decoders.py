@@ -14,6 +14,7 @@ from transformer.decoding.reranking import (
     ScoredMbrDecoder,
     Scorer,
 )
+from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.target_forms import TARGET_FORMS
 
 
@@ -38,5 +39,5 @@ def make_decoder(
 
 def is_scored_mbr(decoding_config: Config) -> bool:
     """True if the command of `decoding.scorer` is the utility of the search."""
-    has_utility = decoding_config.strategy in ("mbr", "mbr_beam")
+    has_utility = STRATEGIES[decoding_config.strategy].has_utility
     return has_utility and UTILITIES[decoding_config.mbr_utility] is None

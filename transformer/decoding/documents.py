@@ -5,14 +5,15 @@ The search for a sentence reads the sentences before it, and continues their tra
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from transformer.config.types import output_limit
 from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
-from transformer.decoding.translation import EMPTY, Translation
+from transformer.decoding.text_decoder import Report
+from transformer.decoding.translation import EMPTY, Translation, Translations
 from transformer.support.errors import UserError
 
 
@@ -30,10 +31,10 @@ class DocumentDecoder(ControlledDecoder):
     def __post_init__(self) -> None:
         super().__post_init__()
         for key in ("min_length", "no_repeat_ngram"):
-            if self.config[key]:
+            value = self.decoding_config[key]
+            if value:
                 raise UserError(
-                    f"decoding.{key}={self.config[key]}: would count the sentences before too; "
-                    "set it to 0"
+                    f"decoding.{key}={value}: would count the sentences before too; set it to 0"
                 )
 
     def translate(
@@ -42,9 +43,9 @@ class DocumentDecoder(ControlledDecoder):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
         controls: Sequence[Control] = (),
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
 
         Raises UserError for controls.
@@ -87,7 +88,7 @@ class DocumentDecoder(ControlledDecoder):
         return translations
 
     def _in_context(
-        self, texts: Sequence[str], translations: Sequence[list[Translation]], lines: Sequence[int]
+        self, texts: Sequence[str], translations: Translations, lines: Sequence[int]
     ) -> tuple[str, list[int]]:
         """Returns the source of the last line and the prefix of its output, with their context.
 
@@ -106,8 +107,8 @@ class DocumentDecoder(ControlledDecoder):
 
             # The output has room for as many tokens as the sentence has.
             length = len(vocabulary.encode([source])[0])  # without EOS
-            limit = output_limit(length, self.config)
-            if length < self.config.max_source_length and len(prefix) + size <= limit:
+            limit = output_limit(length, self.decoding_config)
+            if length < self.decoding_config.max_source_length and len(prefix) + size <= limit:
                 break
         return source, prefix
 

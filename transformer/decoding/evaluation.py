@@ -6,15 +6,16 @@ Validation and `transformer.evaluate` call it.
 import bisect
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax
 
 from transformer.config.types import Config
-from transformer.decoding import bleu
 from transformer.decoding.batches import Replicas
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.bleu import References, bleu_language
+from transformer.decoding.metrics import compute_metrics
+from transformer.decoding.text_decoder import Report, TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.distributed import coordination
 
@@ -34,19 +35,16 @@ def translate_and_score(
     decoder: TextDecoder,
     parameters: Replicas,
     texts: Sequence[str],
-    references: bleu.References,
-    data: Config,
+    references: References,
+    data_config: Config,
     metrics: Iterable[str],
-    report: Callable[[int], None],
+    report: Report,
 ) -> ScoredTranslations:
-    """Translates and scores the texts, which all processes share.
-
-    `data` is the group `config.data`. `report` gets the number of texts just finished.
-    """
+    """Translates and scores the texts, which all processes share."""
     # Speed does not count compilation.
     start_time = time.perf_counter()
     compile_seconds_before = decoder.compile_seconds
-    translations = _translate_together(decoder, parameters, texts, data, report)
+    translations = _translate_together(decoder, parameters, texts, data_config, report)
     compile_seconds = decoder.compile_seconds - compile_seconds_before
     seconds = time.perf_counter() - start_time - compile_seconds
     tokens = sum(len(translation.tokens) for translation in translations)
@@ -62,7 +60,7 @@ def translate_and_score(
     sentences = sentences or range(len(texts))
     hypotheses = [translations[i].text for i in sentences]
     references = [[lines[i] for i in sentences] for lines in references]
-    scores = bleu.score(hypotheses, references, bleu.bleu_language(data), metrics)
+    scores = compute_metrics(hypotheses, references, bleu_language(data_config), metrics)
     return ScoredTranslations(translations, scores, speed)
 
 
@@ -70,8 +68,8 @@ def _translate_together(
     decoder: TextDecoder,
     parameters: Replicas,
     texts: Sequence[str],
-    data: Config,
-    report: Callable[[int], None],
+    data_config: Config,
+    report: Report,
 ) -> list[Translation]:
     """Returns the best translation of each text to all processes.
 
@@ -85,7 +83,9 @@ def _translate_together(
         return [best for (best,) in decoder.translate(parameters, texts, report=report)]
 
     # The indices at which a part may begin or end.
-    cuts = [i for i in range(len(texts)) if not (i and data.context and texts[i - 1].strip())]
+    cuts = [
+        i for i in range(len(texts)) if not (i and data_config.context and texts[i - 1].strip())
+    ]
     cuts.append(len(texts))
 
     # Each part of `size` texts is divided among the processes, at cuts near equal fractions.
@@ -101,7 +101,7 @@ def _translate_together(
             parameters, texts[low:high], 1, 1 + low, lambda _: coordination.publish_progress()
         )
         values = [dataclasses.astuple(best) for (best,) in part]
-        parts = coordination.gather("translate its part", values, data.wait_seconds)
+        parts = coordination.gather("translate its part", values, data_config.wait_seconds)
         for part in parts:
             for fields in part:
                 fields = (tuple(x) if isinstance(x, list) else x for x in fields)  # from JSON

@@ -78,7 +78,7 @@ def score_pairs(
             pieces=pieces_of(models.tokenizer.target, tokens),
             token_log_probabilities=log_p,
             log_probability=sum(log_p),
-            score=sum(log_p) / length_penalty(len(tokens), models.config),
+            score=sum(log_p) / length_penalty(len(tokens), models.decoding_config),
         )
         translations.append(translation)
     return translations
@@ -190,7 +190,7 @@ def _map_rows(
     # Both sides of a batch have the same padded length.
     lengths = {i: max(map(len, item)) for i, item in enumerate(zip(*sides, strict=True))}
     batches = make_decoding_batches(
-        lengths, longest_text(models.config), models.config.batch_tokens
+        lengths, longest_text(models.decoding_config), models.decoding_config.batch_tokens
     )
     rows = [None] * len(lengths)
     for batch, result in models.run_batches(function, parameters, batches, arrays_of):
@@ -209,7 +209,9 @@ def _encode_pair(
     tokens = [encode_text(models, 0, "source", source), encode_text(models, 1, "target", target)]
 
     # A batch of one row: its shape depends only on the longer text.
-    (batch,) = make_decoding_batches({0: max(map(len, tokens))}, longest_text(models.config), 1)
+    (batch,) = make_decoding_batches(
+        {0: max(map(len, tokens))}, longest_text(models.decoding_config), 1
+    )
     return tokens, [pad([row], batch.rows, batch.length) for row in tokens]
 
 
@@ -219,27 +221,27 @@ def encode_text(models: DeviceModels, side: int, name: str, text: str) -> list[i
     Raises UserError, which has the name, if the text is too long.
     """
     tokens = encode(models.tokenizer.encoders[side], name, text)
-    longest = longest_text(models.config)
+    longest = longest_text(models.decoding_config)
     if len(tokens) > longest:
         raise UserError(
             f"{name}: has {len(tokens)} tokens including end-of-sentence, must have at most "
             f"{longest}; shorten it, or raise "
-            f"decoding.max_source_length={models.config.max_source_length}"
+            f"decoding.max_source_length={models.decoding_config.max_source_length}"
         )
     return tokens
 
 
-def longest_text(config: Config) -> int:
+def longest_text(decoding_config: Config) -> int:
     """Returns the most tokens, EOS included, that a known text may have.
 
     It is the length of the longest output or source.
     """
-    longest = config.max_source_length
-    return max(longest, output_limit(longest - 1, config) + 1)
+    longest = decoding_config.max_source_length
+    return max(longest, output_limit(longest - 1, decoding_config) + 1)
 
 
 def is_scorable(models: DeviceModels, pair: Sequence[str], most: int | float = math.inf) -> bool:
     """True if both texts have at most `most` tokens, EOS included, and at most `longest_text`."""
     sides = zip(models.tokenizer.encoders, pair, strict=True)
     longest = max(len(vocabulary.encode([text])[0]) + 1 for vocabulary, text in sides)
-    return longest <= min(most, longest_text(models.config))
+    return longest <= min(most, longest_text(models.decoding_config))

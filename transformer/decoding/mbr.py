@@ -21,22 +21,21 @@ from transformer.decoding.translation import Translation, different_texts
 
 
 def draw_candidates(
-    models: Models, sentences: SourceBatch, config: Config, n_best: int
+    models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns samples that depend only on the source: all lines have the same random numbers."""
     sentences = sentences._replace(lines=jnp.zeros_like(sentences.lines))
-    return sample(models, sentences, config, n_best)
+    return sample(models, sentences, decoding_config, n_best)
 
 
-def rank_texts(translations: list[Translation], config: Config, samples: bool) -> list[Translation]:
-    """Returns the different texts of samples, or of a beam, by expected utility.
-
-    `config` is the group `config.decoding`.
-    """
+def rank_texts(
+    translations: list[Translation], decoding_config: Config, samples: bool
+) -> list[Translation]:
+    """Returns the different texts of samples, or of a beam, by expected utility."""
     candidates = different_texts(translations)
     weights = weights_of(translations, candidates, samples)
-    utilities = UTILITIES[config.mbr_utility]([candidate.text for candidate in candidates])
-    return rank(candidates, weights, utilities, config.mbr_utility)
+    utilities = UTILITIES[decoding_config.mbr_utility]([candidate.text for candidate in candidates])
+    return rank(candidates, weights, utilities, decoding_config.mbr_utility)
 
 
 def weights_of(

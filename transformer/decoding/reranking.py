@@ -22,9 +22,9 @@ from transformer.decoding import mbr
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
-from transformer.decoding.scorer import run_scorer
+from transformer.decoding.scorer import FIELDS, run_scorer
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.translation import Translation, different_texts
+from transformer.decoding.translation import Translations, different_texts
 
 
 class Scorer(NamedTuple):
@@ -42,7 +42,7 @@ class Scorer(NamedTuple):
     def terms(
         self,
         texts: Sequence[str],
-        hypotheses: Sequence[Sequence[Translation]],
+        hypotheses: Translations,
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns log p / S of the hypotheses of each text, with S source tokens of the search.
@@ -79,21 +79,22 @@ class CommandScorer(NamedTuple):
     def terms(
         self,
         texts: Sequence[str],
-        hypotheses: Sequence[Sequence[Translation]],
+        hypotheses: Translations,
         tokenizer: Tokenizer,
     ) -> list[Float[np.ndarray, "N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
-        pairs = [
-            (text, one.text)
-            for text, row in zip(texts, hypotheses, strict=True)
-            for one in row
-            if row[0].tokens  # not the empty translation
-        ]
-        sources, outputs = [[pair[side] for pair in pairs] for side in (0, 1)]
+        sources = [text for text, row in zip(texts, hypotheses, strict=True) for _ in row]
+        outputs = [one.text for row in hypotheses for one in row]
         scores = iter(run_scorer(self.command, {"source": sources, "hypothesis": outputs}))
-        return [
-            np.array([next(scores) if row[0].tokens else 0.0 for _ in row]) for row in hypotheses
-        ]
+        return [np.array([next(scores) for _ in row]) for row in hypotheses]
+
+
+def with_output(hypotheses: Translations) -> list[int]:
+    """Returns the indices of the texts for which the search found outputs.
+
+    The others, such as blank texts, have only empty translations, which cannot be ranked.
+    """
+    return [i for i, row in enumerate(hypotheses) if row[0].tokens]
 
 
 @dataclass(eq=False)
@@ -107,32 +108,32 @@ class RankingDecoder(ControlledDecoder):
         n_best: int = 1,
         *arguments: Any,
         **options: Any,
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns what `ControlledDecoder.translate` does, in the order of `rank`."""
-        check_n_best(self.config, n_best)
+        check_n_best(self.decoding_config, n_best)
         hypotheses = self.find_hypotheses(parameters, texts, *arguments, **options)
-        return [row[:n_best] for row in self.rank(texts, hypotheses)]
+        found = with_output(hypotheses)
+        ranked = self.rank([texts[i] for i in found], [hypotheses[i] for i in found])
+        for i, row in zip(found, ranked, strict=True):
+            hypotheses[i] = row
+        return [row[:n_best] for row in hypotheses]
 
     def find_hypotheses(
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns all hypotheses of each text, in the order of the search."""
-        return super().translate(parameters, texts, self._size, *arguments, **options)
+        size = self.decoding_config[self.strategy.size]
+        return super().translate(parameters, texts, size, *arguments, **options)
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the hypotheses of each text with other scores, best first."""
         raise NotImplementedError
 
     def compilations(
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any
     ) -> list[Callable]:
-        return super().compilations(parameters, lengths, self._size, *options)
-
-    @property
-    def _size(self) -> int:
-        return self.config[self.strategy.size]
+        size = self.decoding_config[self.strategy.size]
+        return super().compilations(parameters, lengths, size, *options)
 
 
 @dataclass(eq=False)
@@ -141,18 +142,13 @@ class RerankingDecoder(RankingDecoder):
 
     scorers: Sequence[Scorer | CommandScorer] = ()
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the hypotheses of each text in the order of the reranked scores."""
         weights = [1.0, *(scorer.weight for scorer in self.scorers)]
 
         # The new score of a hypothesis is the weighted sum of its terms.
         ranked = []
         for row, terms in zip(hypotheses, self.terms(texts, hypotheses), strict=True):
-            if not row[0].tokens:  # the empty translation
-                ranked.append(row)
-                continue
             scores = weights @ terms
             ranked.append(
                 [
@@ -163,7 +159,7 @@ class RerankingDecoder(RankingDecoder):
         return ranked
 
     def terms(
-        self, texts: Sequence[str], hypotheses: Sequence[Sequence[Translation]]
+        self, texts: Sequence[str], hypotheses: Translations
     ) -> list[Float[np.ndarray, "terms N"]]:
         """Returns the terms of the scores of the N hypotheses of each text.
 
@@ -186,29 +182,23 @@ class ScoredMbrDecoder(RankingDecoder):
         # The candidates of a text are ranked after all of them are scored.
         self.strategy = self.strategy._replace(select=lambda translations, _: translations)
 
-    def rank(
-        self, texts: Sequence[str], hypotheses: list[list[Translation]]
-    ) -> list[list[Translation]]:
+    def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the different hypotheses of each text by expected utility."""
-        # A blank text has only the empty translation.
-        candidates = [different_texts(row) if row[0].tokens else [] for row in hypotheses]
+        candidates = list(map(different_texts, hypotheses))
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
-        fields = {"source": [], "reference": [], "hypothesis": []}
-        for text, row in zip(texts, candidates, strict=True):
-            for candidate, reference in itertools.product(row, row):
-                fields["source"].append(text)
-                fields["reference"].append(reference.text)
-                fields["hypothesis"].append(candidate.text)
-        scores = iter(run_scorer(self.config.scorer, fields))
+        rows = [
+            (text, reference.text, candidate.text)
+            for text, row in zip(texts, candidates, strict=True)
+            for candidate, reference in itertools.product(row, row)
+        ]
+        columns = {field: [row[i] for row in rows] for i, field in enumerate(FIELDS)}
+        scores = iter(run_scorer(self.decoding_config.scorer, columns))
 
         ranked = []
         for row, different in zip(hypotheses, candidates, strict=True):
             count = len(different)
-            if not count:
-                ranked.append(row)
-                continue
             utilities = np.array([next(scores) for _ in range(count**2)]).reshape(count, count)
             weights = mbr.weights_of(row, different, self.strategy.samples)
-            ranked.append(mbr.rank(different, weights, utilities, self.config.mbr_utility))
+            ranked.append(mbr.rank(different, weights, utilities, self.decoding_config.mbr_utility))
         return ranked

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer.config.types import Config
-from transformer.decoding import ensemble
 from transformer.decoding.beam_search import (
     Hypotheses,
     Models,
@@ -19,7 +18,8 @@ from transformer.decoding.beam_search import (
     SourceBatch,
     length_penalty,
 )
-from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.decoding.ensemble import Caches, decode_step, forbidden_tokens
+from transformer.support.special_tokens import EOS, PAD
 
 # This temperature is greedy already. At 1e-38 all quotients would be -inf in float32.
 LOWEST_TEMPERATURE = 1e-30
@@ -32,31 +32,32 @@ class SamplingState(NamedTuple):
     tokens: Int[Array, "B K L"]
     token_log_p: Float[Array, "B K L"]
     done: Bool[Array, "B K"]
-    caches: ensemble.Caches
+    caches: Caches
 
 
-def sample(models: Models, sentences: SourceBatch, config: Config, n_best: int) -> SearchResult:
+def sample(
+    models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
+) -> SearchResult:
     """Returns `n_best` samples of each row, in the order drawn, and which rows are done.
 
-    Temperature, top_k, top_p and epsilon of `config`, the group `config.decoding`, change the
-    distribution of the samples. The log-probabilities and scores are those of the models.
+    The keys temperature, top_k, top_p and epsilon change the distribution of the samples. The
+    log-probabilities and scores are those of the models.
     """
-    source, limits, max_length, lines, adjust = sentences
+    source, limits, max_length, lines, *_ = sentences
     shape = (len(source), n_best, max_length)
-    keys = sample_keys(config.seed, lines, n_best)
-    forbidden = jnp.array(ensemble.forbidden_tokens(config.forbid_unk))
+    keys = sample_keys(decoding_config.seed, lines, n_best)
+    forbidden = jnp.array(forbidden_tokens(decoding_config.forbid_unk))
 
     def advance(state):
         position = state.position
-        previous = jnp.where(position == 0, BOS, state.tokens[..., position - 1])
-        prediction, caches = ensemble.decode_step(models, previous, position, state.caches)
-        prediction = adjust(prediction, state.tokens, position)
+        prediction, caches = decode_step(models, state.tokens, position, state.caches)
+        prediction = sentences.adjust(prediction, state.tokens, position)
         log_p = prediction.logits - prediction.log_normalizer[..., None]
         log_p = log_p.at[..., forbidden].set(-jnp.inf)
 
         # Each sample has its own key for each position. At its limit a sample ends.
         step_keys = jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, position)))(keys)
-        tokens = draw(step_keys, log_p, config)
+        tokens = draw(step_keys, log_p, decoding_config)
         tokens = jnp.where((position < limits)[:, None], tokens, EOS)
         token_log_p = jnp.take_along_axis(log_p, tokens[..., None], axis=2)[..., 0]
 
@@ -83,7 +84,7 @@ def sample(models: Models, sentences: SourceBatch, config: Config, n_best: int) 
         lambda state: (state.position < max_length) & ~state.done.all(), advance, start
     )
     lengths = (final.tokens != PAD).sum(axis=2)
-    scores = final.token_log_p.sum(axis=2) / length_penalty(lengths, config)
+    scores = final.token_log_p.sum(axis=2) / length_penalty(lengths, decoding_config)
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 
@@ -95,30 +96,30 @@ def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B 
 
 
 def draw(
-    keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], config: Config
+    keys: Key[Array, "B K"], log_p: Float[Array, "B K V"], decoding_config: Config
 ) -> Int[Array, "B K"]:
-    """Draws a token for each key, from the probabilities at the temperature of `config.decoding`.
+    """Draws a token for each key, from the probabilities at the temperature of `decoding_config`.
 
     `epsilon` excludes the tokens with a lower probability, except the most probable one. `top_k`
     then excludes all but the k most probable tokens (0: none). `top_p` then excludes all but the
     fewest most probable tokens whose probabilities sum to p.
     """
     categorical = jax.vmap(jax.vmap(jax.random.categorical))
-    logits = log_p / max(config.temperature, LOWEST_TEMPERATURE)
-    if config.epsilon > 0:
-        lowest = jax.nn.logsumexp(logits, axis=-1) + math.log(config.epsilon)
+    logits = log_p / max(decoding_config.temperature, LOWEST_TEMPERATURE)
+    if decoding_config.epsilon > 0:
+        lowest = jax.nn.logsumexp(logits, axis=-1) + math.log(decoding_config.epsilon)
         lowest = jnp.minimum(lowest, logits.max(axis=-1))
         logits = jnp.where(logits >= lowest[..., None], logits, -jnp.inf)
-    if config.top_k == 0 and config.top_p == 1.0:
+    if decoding_config.top_k == 0 and decoding_config.top_p == 1.0:
         return categorical(keys, logits)
 
     # The k most probable tokens, in descending order.
     vocab_size = logits.shape[-1]
-    logits, tokens = jax.lax.top_k(logits, min(config.top_k or vocab_size, vocab_size))
+    logits, tokens = jax.lax.top_k(logits, min(decoding_config.top_k or vocab_size, vocab_size))
 
     # A token stays if the tokens before it have not reached top_p, so the first one always stays.
     p = jax.nn.softmax(logits, axis=-1)
     p_before = jnp.cumsum(p, axis=-1) - p
-    logits = jnp.where(p_before < config.top_p, logits, -jnp.inf)
+    logits = jnp.where(p_before < decoding_config.top_p, logits, -jnp.inf)
     index = categorical(keys, logits)
     return jnp.take_along_axis(tokens, index[..., None], axis=2)[..., 0]

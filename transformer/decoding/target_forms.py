@@ -4,11 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translations
 from transformer.decoding.trees.output import read_sentence, show_trees
 from transformer.decoding.trees.well_formed import make_rule
-
-Translations = list[list[Translation]]  # of each source, best first
 
 
 class TargetForm(NamedTuple):

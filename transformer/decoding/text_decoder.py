@@ -4,7 +4,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,13 @@ from transformer.decoding.beam_search import Hypotheses, SourceBatch, output_lim
 from transformer.decoding.shortlist import CandidateModel
 from transformer.decoding.strategies import check_n_best, strategy_of
 from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
-from transformer.decoding.translation import EMPTY, Translation, encode, read_hypotheses
+from transformer.decoding.translation import (
+    EMPTY,
+    Translation,
+    Translations,
+    encode,
+    read_hypotheses,
+)
 from transformer.support.special_tokens import EOS, UNK
 from transformer.support.workers import call_all
 
@@ -34,6 +40,9 @@ from transformer.support.workers import call_all
 FIRST_EXTRA_LENGTH = 8
 # the smallest padded length of the second pass, so that its few sentences share a program
 SHORTEST_OF_SECOND = 64
+
+Sources = list[list[int]]  # the tokens of each text and EOS; [] for a text without tokens
+Report = Callable[[int], None]  # gets the number of texts just finished
 
 
 @dataclass(eq=False)
@@ -52,7 +61,7 @@ class TextDecoder(DeviceModels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.strategy = strategy_of(self.config)
+        self.strategy = strategy_of(self.decoding_config)
         self.compile_seconds = 0.0  # of all calls of `translate`
 
         # Each validation would repeat the warnings. The cache is bounded, because users of a server
@@ -65,29 +74,32 @@ class TextDecoder(DeviceModels):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
-    ) -> list[list[Translation]]:
+        report: Report = lambda count: None,
+    ) -> Translations:
         """Returns at most `n_best` translations of each text, best first.
 
         Samples are in the order drawn. A text without tokens has `n_best` empty translations.
         `first_line` is the line number of the first text, for warnings and for the random numbers
-        of samples. `report` is called with the number of texts just finished. Raises UserError if
-        `check_n_best` does, or the vocabulary cannot encode a text.
+        of samples. Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
-        check_n_best(self.config, n_best)
+        check_n_best(self.decoding_config, n_best)
         sources = self.source_tokens(texts, first_line)
-        arrays_of = self.arrays_of(sources, first_line)
-        return self.search_sources(parameters, sources, n_best, arrays_of, report)
+        return self.search_sources(parameters, sources, n_best, first_line, report)
 
     def search_sources(
         self,
         parameters: Replicas,
-        sources: list[list[int]],
+        sources: Sources,
         n_best: int,
-        arrays_of: Callable,
-        report: Callable[[int], None],
-    ) -> list[list[Translation]]:
-        """Returns the translations of each source, by searches in batches of similar length."""
+        first_line: int,
+        report: Report,
+        *controls: Any,
+    ) -> Translations:
+        """Returns the translations of each source, by searches in batches of similar length.
+
+        `controls` are more arguments of `arrays_of`.
+        """
+        arrays_of = self.arrays_of(sources, first_line, *controls)
         translations = [[EMPTY] * n_best for _ in sources]
         pending = [i for i, source in enumerate(sources) if source]
         report(len(sources) - len(pending))
@@ -132,8 +144,8 @@ class TextDecoder(DeviceModels):
         if not self.strategy.takes_steps:
             return (0,)
         # A pass for short outputs would be in vain if most outputs are long.
-        is_never_longer = self.config.max_length_factor <= 1.0
-        is_short = is_never_longer and self.config.max_extra_length <= FIRST_EXTRA_LENGTH
+        is_never_longer = self.decoding_config.max_length_factor <= 1.0
+        is_short = is_never_longer and self.decoding_config.max_extra_length <= FIRST_EXTRA_LENGTH
         if is_short or self.form.is_longer:
             return (None,)
         return (FIRST_EXTRA_LENGTH, None)
@@ -164,10 +176,10 @@ class TextDecoder(DeviceModels):
         """Returns the search of a pass, and the batches of the sources with these lengths."""
         num_hypotheses = n_best
         if self.strategy.size:
-            num_hypotheses = self.config[self.strategy.size]
+            num_hypotheses = self.decoding_config[self.strategy.size]
 
         # Several translations have different texts: spare hypotheses replace those of equal text.
-        if n_best > 1 or self.strategy.ranks_all:
+        if n_best > 1 or self.strategy.has_utility:
             n_best = num_hypotheses
         search = self.jit(
             self.search, method=self.strategy.search, n_best=n_best, extra_length=extra_length
@@ -178,8 +190,8 @@ class TextDecoder(DeviceModels):
             return max(length, self.max_length(length, extra_length))
 
         # Each hypothesis of a sentence counts as a row.
-        longest = self.config.max_source_length
-        max_positions = self.config.batch_tokens // num_hypotheses
+        longest = self.decoding_config.max_source_length
+        max_positions = self.decoding_config.batch_tokens // num_hypotheses
         shortest = SHORTEST if extra_length == self.extra_lengths[0] else SHORTEST_OF_SECOND
         return search, make_decoding_batches(lengths, longest, max_positions, shortest, positions)
 
@@ -200,18 +212,28 @@ class TextDecoder(DeviceModels):
                 jobs.append(functools.partial(compile_search, device=device))
         return jobs
 
-    def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`.
+    def source_tokens(self, texts: Sequence[str], first_line: int = 1) -> Sources:
+        """Returns the tokens of each text, cut to `max_source_length`.
 
-        A text without tokens has []. Warns about texts that are cut or of unknown words.
+        Warns about texts that are cut, begin with a tag, or have unknown words.
         """
-        longest = self.config.max_source_length
         vocabulary, _ = self.tokenizer.encoders
         sources = [
             encode(vocabulary, f"line {line}", text)
             for line, text in enumerate(texts, start=first_line)
         ]
+        for warning in self._find_faults(texts, sources, first_line):
+            self._warn_once(warning)
 
+        # The cut keeps EOS.
+        longest = self.decoding_config.max_source_length
+        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
+
+    def _find_faults(
+        self, texts: Sequence[str], sources: Sources, first_line: int
+    ) -> Iterator[str]:
+        """Yields the warnings of `source_tokens`."""
+        longest = self.decoding_config.max_source_length
         too_long = [i for i, tokens in enumerate(sources) if len(tokens) > longest]
         if too_long:
             first = too_long[0]
@@ -222,26 +244,19 @@ class TextDecoder(DeviceModels):
             )
             if len(too_long) > 1:
                 warning += f" {len(too_long)} of {len(texts)} lines are cut."
-            self._warn_once(warning)
+            yield warning
 
         warning = self.tokenizer.find_typed_tag(texts, first_line)
         if warning:
-            self._warn_once(warning)
+            yield warning
 
         # Unknown words are half of the tokens: each follows a token for its space.
         for line, tokens in enumerate(sources, start=first_line):
             if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK):
-                self._warn_once(
-                    f"Line {line}: its words are unknown to the vocabulary; check its language."
-                )
+                yield f"Line {line}: its words are unknown to the vocabulary; check its language."
                 break
 
-        # The cut keeps EOS.
-        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
-
-    def arrays_of(
-        self, sources: list[list[int]], first_line: int
-    ) -> Callable[[DecodingBatch], tuple]:
+    def arrays_of(self, sources: Sources, first_line: int) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`."""
 
         def arrays(batch):
@@ -269,16 +284,17 @@ class TextDecoder(DeviceModels):
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
         if candidates is not None:
             models = [CandidateModel(model, candidates) for model in models]
-        limits = output_limits(source, self.config)
+        limits = output_limits(source, self.decoding_config)
         max_length = self.max_length(source.shape[1], extra_length)
-        return method(models, SourceBatch(source, limits, max_length, lines), self.config, n_best)
+        sentences = SourceBatch(source, limits, max_length, lines)
+        return method(models, sentences, self.decoding_config, n_best)
 
     def max_length(self, length: int, extra_length: int | None) -> int:
         """Returns the length of outputs, EOS included, for sources that are padded to `length`."""
-        longest = output_limit(length - 1, self.config) + 1
+        longest = output_limit(length - 1, self.decoding_config) + 1
         return longest if extra_length is None else min(length + extra_length, longest)
 
     def _read(self, hypotheses: Hypotheses, row: int) -> list[Translation]:
         sentence = Hypotheses(*(array[row] for array in hypotheses))
         translations = read_hypotheses(sentence, self.tokenizer.target)
-        return self.strategy.select(translations, self.config)
+        return self.strategy.select(translations, self.decoding_config)

@@ -39,6 +39,7 @@ class Translation:
 
 
 EMPTY = Translation("", (), (), (), 0.0, 0.0)
+Translations = list[list[Translation]]  # of each source, best first
 
 
 def encode(vocabulary: Vocabulary | TaggedVocabulary, name: str, text: str) -> list[int]:

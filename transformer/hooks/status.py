@@ -11,7 +11,7 @@ from absl import logging
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from transformer.config.types import Config
-from transformer.decoding.bleu import METRICS, describe_scores, metrics_in
+from transformer.decoding.metrics import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.support.progress_bar import make_bar
 from transformer.training.progress import Progress, Record

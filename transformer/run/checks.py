@@ -16,7 +16,7 @@ from transformer.config.types import Config, names_in
 from transformer.data.corpus import sanity_checks
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.languages import source_tag
-from transformer.data.sources.mixture import held_out_sets, listed_corpora
+from transformer.data.sources.mixture import ANNOTATIONS, held_out_sets, listed_corpora
 from transformer.data.sources.source import decode_pairs, open_source
 from transformer.data.tokenizers.tokenizer import Tokenizer, losses_of_pairs
 from transformer.support import files
@@ -29,7 +29,7 @@ from transformer.training.progress import Progress
 from transformer.workdir import Workdir
 
 STEPS = "training.steps"
-PATHS = ("path=", "exclude=", "pair_weights=", "alignments=")  # in the texts of listed corpora
+PATHS = ("path=", "exclude=", *(f"{key}=" for key in ANNOTATIONS))  # in the texts of listed corpora
 
 
 def process_facts(config: Config) -> dict[str, Any]:

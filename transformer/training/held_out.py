@@ -23,7 +23,7 @@ from transformer.data.languages import source_tag
 from transformer.data.sources import source
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import applicable, metrics_in
+from transformer.decoding.metrics import applicable, metrics_in
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.distributed.mesh import make_mesh
 from transformer.support.errors import UserError, memory_advice
@@ -104,7 +104,7 @@ class EvalStep:
     def place(self, corpus: Corpus, batch: PlannedBatch) -> Batch:
         """Returns the arrays of a batch, without the annotations of training pairs."""
         arrays = assemble_batch(corpus, batch)
-        for annotation in ("target_weights", "links"):
+        for annotation in ("target_weights", "links", "rewards"):
             arrays.pop(annotation, None)
         return place_batch(arrays, self.mesh)
 

@@ -16,6 +16,7 @@ from transformer.data.corpus.spans import mask_spans
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
+from transformer.training.candidate_loss import CANDIDATE_LOSSES, CandidateLoss
 from transformer.training.encoders import ctc_loss, make_masking
 from transformer.training.guided_alignment import GuidedLoss
 from transformer.training.loss import CriterionAndSums
@@ -36,7 +37,7 @@ class TrainingObjective(NamedTuple):
 
     Samples and reports show translations and attention if `methods` has `translate` and
     `attention`. The `options` are the optional parts of the configuration that it supports:
-    - packed (batch.plan), label_smoothing, r_drop
+    - packed (batch.plan), label_smoothing, r_drop, candidate_loss
     - pair_weights and alignments (of data.mixture)
     - shortlist
     - decoder (model.decoder_start and decoder_self_attention)
@@ -70,6 +71,8 @@ class TrainingObjective(NamedTuple):
 
 
 def _make_translation_loss(training_config: Config, mesh: Mesh) -> Loss:
+    if CANDIDATE_LOSSES[training_config.candidate_loss]:
+        return CandidateLoss(training_config, mesh)
     make_loss = GuidedLoss if training_config.guided_heads else ProjectedLoss
     return make_loss(training_config, mesh)
 
@@ -85,6 +88,7 @@ OBJECTIVES = {
             "packed",
             "label_smoothing",
             "r_drop",
+            "candidate_loss",
             "pair_weights",
             "alignments",
             "shortlist",

@@ -93,7 +93,7 @@ class Progress:
         At equal scores the lower loss is better, then the earlier step.
         """
         # Imported here, because sacreBLEU takes time that loading a checkpoint does not need.
-        from transformer.decoding.bleu import rank
+        from transformer.decoding.metrics import rank
 
         score = values[metric]
         loss = values["loss"]

@@ -101,21 +101,21 @@ def projected_loss(
 
     `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
     teacher, which are constants. The operands of matmuls have the dtype of `hidden`. Logits and the
-    gradient of the table are float32.
+    gradient of the table are float32. The gradient of `weights` is the criterion of each token.
     """
     # If nothing needs the gradients, the compiler removes them.
     return _with_gradients(losses, passes, mesh, output, targets, weights, teachers)[0]
 
 
-def _backward(losses, passes, mesh, gradient: Output, cotangents: tuple) -> tuple:
+def _backward(losses, passes, mesh, gradients: tuple, cotangents: tuple) -> tuple:
     # The sums are reported, not trained on.
     scale, _ = cotangents
-    scaled = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradient)
-    return scaled, None, None, None
+    output, weights = jax.tree.map(lambda d: (scale * d).astype(d.dtype), gradients)
+    return output, None, weights, None
 
 
 def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=()):
-    """Returns ((criterion, sums), gradient of the output), computed by all devices of the mesh.
+    """Returns ((criterion, sums), gradients of output and weights), computed by all devices.
 
     The arguments are those of `projected_loss`. The devices split the rows over "data" and "fsdp",
     with all passes of a sentence on one device. They split the columns over "tensor". Collectives
@@ -139,7 +139,9 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         first = 0 if tensor is None else jax.lax.axis_index(tensor) * width
         tokens = (first + jnp.arange(width))[None, None]  # (1, 1, C)
         columns = Columns(tokens, vocab_size, tensor, padding > 0)
-        totals, d_hidden = _sum_chunks(losses, passes, columns, row_axes, outputs, targets, weights)
+        totals, (d_hidden, of_tokens) = _sum_chunks(
+            losses, passes, columns, row_axes, outputs, targets, weights
+        )
 
         # Each device has the sums over its rows. The gradient of `hidden` is a sum over columns.
         result, d_table, d_bias = totals
@@ -150,7 +152,7 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         else:
             d_table = _sum_over(row_axes, d_table)
         d_hidden = _sum_over((tensor,), d_hidden).astype(output.hidden.dtype)
-        return result, Output(d_hidden, d_table, d_bias)
+        return result, Output(d_hidden, d_table, d_bias), of_tokens
 
     rows = P(row_axes)
     specs = Output(rows, P(tensor), P(tensor))
@@ -159,10 +161,11 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         on_device,
         mesh=mesh,
         in_specs=((specs,) * len(outputs), rows, rows),
-        out_specs=(P(), gradient_specs),
+        out_specs=(P(), gradient_specs, rows),
     )
-    result, (d_hidden, *d_table_and_bias) = sharded(outputs, targets, weights)
-    return result, Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    result, (d_hidden, *d_table_and_bias), of_tokens = sharded(outputs, targets, weights)
+    d_output = Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
+    return result, (d_output, of_tokens)
 
 
 projected_loss.defvjp(_with_gradients, _backward)
@@ -188,10 +191,11 @@ def _sum_chunks(
     outputs: tuple[Output, ...],
     targets: Tokens,
     weights: PerToken,
-) -> tuple[tuple, Float[Array, "B T D"]]:
-    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and d_hidden.
+) -> tuple[tuple, tuple[Float[Array, "B T D"], PerToken]]:
+    """Returns sums over the rows of a device, and values of each token.
 
-    The outputs are the model's and its teachers'. Their tables have the columns of the device.
+    The sums are ((criterion, sums), d_table, d_bias), the values (d_hidden, criterion). The outputs
+    are the model's and its teachers'. Their tables have the columns of the device.
     """
     hidden, table, bias = outputs[0]
     rows, length = targets.shape
@@ -203,9 +207,9 @@ def _sum_chunks(
     chunk_rows = passes * math.ceil(sentences / count)
 
     def add_chunk(totals, chunk):
-        sums, d_hidden = _chunk_gradients(losses, columns, outputs, *chunk)
+        sums, (d_hidden, of_tokens) = _chunk_gradients(losses, columns, outputs, *chunk)
         totals = jax.tree.map(jnp.add, totals, sums)
-        return totals, d_hidden.reshape(-1, *hidden.shape[1:])  # (chunk_rows, T, D)
+        return totals, (d_hidden.reshape(-1, *hidden.shape[1:]), of_tokens)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
@@ -219,8 +223,9 @@ def _sum_chunks(
 
     arrays = (tuple(output.hidden for output in outputs), targets, weights)
     chunks = jax.tree.map(split, arrays)
-    totals, d_hidden = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
-    return totals, d_hidden.reshape(-1, *hidden.shape[1:])[:rows]  # (B, T, D)
+    totals, parts = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
+    # (B, T, D) and (B, T)
+    return totals, tuple(x.reshape(-1, *x.shape[2:])[:rows] for x in parts)
 
 
 def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.Array:
@@ -234,8 +239,8 @@ def _chunk_gradients(
     hiddens: tuple[Float[Array, "B T D"], ...],
     targets: Tokens,
     weights: PerToken,
-) -> tuple[tuple, Float[Array, "BT D"]]:
-    """Returns ((criterion, sums), d_table, d_bias), summed over some rows, and d_hidden.
+) -> tuple[tuple, tuple[Float[Array, "BT D"], PerToken]]:
+    """Returns the results of `_sum_chunks` for some rows, from their logits.
 
     `hiddens` are the rows of the outputs.
     """
@@ -245,9 +250,11 @@ def _chunk_gradients(
 
     def sum_tokens(logits):
         of_tokens = losses(logits, targets, columns, *teacher_logits)
-        return sum_losses(of_tokens, logits, targets, columns, weights)
+        criterion, reported = sum_losses(of_tokens, logits, targets, columns, weights)
+        return criterion, (reported, of_tokens[0])
 
-    result, d_logits = jax.value_and_grad(sum_tokens, has_aux=True)(logits)  # (B, T, C)
+    gradient = jax.value_and_grad(sum_tokens, has_aux=True)
+    (criterion, (reported, of_tokens)), d_logits = gradient(logits)  # d_logits: (B, T, C)
 
     # The gradients of logits = hidden table^T + bias.
     _, table, bias = outputs[0]
@@ -258,7 +265,7 @@ def _chunk_gradients(
     # A sum over devices is rounded once, at its end.
     d_hidden = matmul(d_logits, table, hidden.dtype if columns.axis is None else FLOAT32)
     d_table = matmul_tn(d_logits, hidden)
-    return (result, d_table, d_bias), d_hidden
+    return ((criterion, reported), d_table, d_bias), (d_hidden, of_tokens)
 
 
 def _logits(

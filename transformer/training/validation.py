@@ -14,9 +14,9 @@ from transformer.data.batches.epoch_plan import Bucket
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.bleu import applicable, metrics_in
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.evaluation import translate_and_score
+from transformer.decoding.metrics import applicable, metrics_in
 from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.mesh import BATCH
 from transformer.support.errors import memory_advice
@@ -98,7 +98,7 @@ class Validation:
         abstract = self.decoder.abstract([parameters])
         lengths = []
         for held_out in self.texts.values():
-            sources = held_out.decoder.source_tokens(held_out.texts, 1)
+            sources = held_out.decoder.source_tokens(held_out.texts)
             lengths += [len(source) for source in sources if source]
         jobs += self.decoder.compilations(abstract, lengths)
         # Only process 0 takes samples, but the processes agree on interruptions after each program

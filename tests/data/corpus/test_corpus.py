@@ -112,6 +112,7 @@ def test_cleaning_drops_and_counts_pairs_by_reason(config, prepared, tmp_path):
     config.data.max_length, config.data.max_length_ratio, config.data.deduplicate = 60, 3.0, True
     train = prepared()
     expected = {"invalid_utf8": 1, "empty": 2, "too_long": 1, "length_ratio": 1, "duplicate": 2}
+    expected["candidate"] = 0
     assert train.report["dropped"] == expected
     assert train.report["kept"] == len(train) == len(train.lengths) == 60
     made = tokenizer.prepare(config, tmp_path / "workdir")

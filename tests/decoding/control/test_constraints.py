@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from tests.decoding.control.decoders import make_decoder
-from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
+from tests.decoding.models import (
+    log_probabilities,
+    make_decoding_config,
+    random_sources,
+    tiny_model,
+)
 from tests.decoding.test_text_decoder import MODEL as MODEL_OF_TEXTS
 from tests.decoding.test_text_decoder import make_decoder as make_plain_decoder
 from tests.decoding.test_text_decoder import random_texts, translate
@@ -39,9 +44,9 @@ def search(beam_size, numbers, parameters, source, arrays):
     limits = jnp.array([LIMIT])
     adjust = functools.partial(constrain, dict(numbers) | arrays, limits)
     sentences = SourceBatch(source, limits, LIMIT + 1, adjust=adjust)
-    config = decoding_config(forbid_unk=False, beam_size=beam_size)
+    decoding_config = make_decoding_config(forbid_unk=False, beam_size=beam_size)
     return BeamSearch(
-        ensemble.build_models([MODEL.graph], parameters), sentences, config, beam_size
+        ensemble.build_models([MODEL.graph], parameters), sentences, decoding_config, beam_size
     ).run()[0]
 
 
@@ -168,7 +173,7 @@ def test_the_keys_hold_in_every_search(strategy, tmp_path):
 
 
 def test_banned_pieces_are_forbidden_after_any_text_and_keep_the_other_probabilities():
-    control = OutputControl(decoding_config(banned_pieces=("5", "0")), IdsVocabulary(12))
+    control = OutputControl(make_decoding_config(banned_pieces=("5", "0")), IdsVocabulary(12))
     tokens = jnp.full((1, 2, 6), PAD).at[0, :, :2].set(jnp.array([[5, 6], [9, 9]]))
     logits = jnp.arange(24.0).reshape(1, 2, 12)
     prediction = ensemble.Prediction(logits, jnp.zeros((1, 2)))
@@ -180,7 +185,7 @@ def test_banned_pieces_are_forbidden_after_any_text_and_keep_the_other_probabili
     with pytest.raises(
         UserError, match="^decoding.banned_pieces: the vocabulary lacks 99; leave it out"
     ):
-        OutputControl(decoding_config(banned_pieces=("5", "99")), IdsVocabulary(12))
+        OutputControl(make_decoding_config(banned_pieces=("5", "99")), IdsVocabulary(12))
 
 
 def test_without_constraints_the_program_is_that_of_the_plain_search():

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from tests.decoding.control.decoders import make_decoder
-from tests.decoding.models import decoding_config
+from tests.decoding.models import make_decoding_config
 from tests.decoding.test_text_decoder import VOCABULARY, translate
 from transformer.decoding.control import control
 from transformer.decoding.control.control import Control, OutputControl
@@ -28,7 +28,7 @@ def test_padding_changes_no_translation(monkeypatch):
 
 
 def test_controls_have_few_shapes():
-    encoder = OutputControl(decoding_config(max_extra_length=50), VOCABULARY)
+    encoder = OutputControl(make_decoding_config(max_extra_length=50), VOCABULARY)
     shapes = set()
     for prefix, phrases, alternatives, length in itertools.product(
         range(0, 17, 4), *[range(1, 5)] * 3
@@ -42,7 +42,7 @@ def test_controls_have_few_shapes():
 
 
 def test_many_long_phrases_are_padded_little():
-    encoder = OutputControl(decoding_config(max_extra_length=90), VOCABULARY)
+    encoder = OutputControl(make_decoding_config(max_extra_length=90), VOCABULARY)
     phrases = [[" ".join("1" * 5)] * 3] * 5
     arrays = encoder.encode([Control(required=phrases)], [[5] * 9], first_line=1)([0])
     assert np.prod(arrays["required"].shape) == control.MAX_REQUIRED

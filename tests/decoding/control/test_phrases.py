@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from tests.decoding.models import decoding_config, log_probabilities, random_sources, tiny_model
+from tests.decoding.models import (
+    log_probabilities,
+    make_decoding_config,
+    random_sources,
+    tiny_model,
+)
 from tests.decoding.test_text_decoder import DEVICES
 from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
 from transformer.data.tokenizers.piece_vocabulary import PieceVocabulary
@@ -70,9 +75,9 @@ def search(numbers, parameters, source, arrays):
     sentences = SourceBatch(
         source, limits, LIMIT + 1, adjust=functools.partial(constrain, values, limits)
     )
-    config = decoding_config(length_penalty=0.0, beam_size=len(SPACE))
+    decoding_config = make_decoding_config(length_penalty=0.0, beam_size=len(SPACE))
     return BeamSearch(
-        ensemble.build_models([MODEL.graph], parameters), sentences, config, len(SPACE)
+        ensemble.build_models([MODEL.graph], parameters), sentences, decoding_config, len(SPACE)
     ).run()[0]
 
 
@@ -157,8 +162,10 @@ def test_a_token_that_has_the_phrase_between_boundaries_needs_no_text_before_it(
 
 def make_decoder(**changes) -> ControlledDecoder:
     known = {"beam_size": 4, "max_extra_length": 4, "max_source_length": 20, "batch_tokens": 256}
-    config = decoding_config(**known | changes)
-    return ControlledDecoder([MODEL.graph], Tokenizer(VOCABULARY, VOCABULARY), config, DEVICES)
+    decoding_config = make_decoding_config(**known | changes)
+    return ControlledDecoder(
+        [MODEL.graph], Tokenizer(VOCABULARY, VOCABULARY), decoding_config, DEVICES
+    )
 
 
 TEXTS = ["ab a b", "b b.", "a", "ab.ab ab", "b a b"]

@@ -24,7 +24,7 @@ from tests.decoding.control.test_phrases import MODEL as SPELLED_MODEL
 from tests.decoding.control.test_phrases import TEXTS as SPELLED_TEXTS
 from tests.decoding.control.test_phrases import make_decoder as phrases_decoder
 from tests.decoding.control.test_phrases import make_vocabulary
-from tests.decoding.models import decoding_config, log_probabilities, random_sources
+from tests.decoding.models import log_probabilities, make_decoding_config, random_sources
 from tests.decoding.test_text_decoder import random_texts, translate
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, SourceBatch
@@ -47,10 +47,12 @@ def search(allocates, beam_size, limit, parameters, source, phrases):
     sentences = SourceBatch(
         source, limits, limit + 1, adjust=functools.partial(constrain, constraints, limits)
     )
-    config = decoding_config(forbid_unk=False, beam_size=beam_size)
+    decoding_config = make_decoding_config(forbid_unk=False, beam_size=beam_size)
     if allocates:
-        return search_with_phrases(phrases, WHOLE_WORDS, models, sentences, config, beam_size)[0]
-    return BeamSearch(models, sentences, config, beam_size).run()[0]
+        return search_with_phrases(
+            phrases, WHOLE_WORDS, models, sentences, decoding_config, beam_size
+        )[0]
+    return BeamSearch(models, sentences, decoding_config, beam_size).run()[0]
 
 
 @pytest.mark.first_case
@@ -263,7 +265,7 @@ def test_a_sentence_without_phrases_may_have_a_longer_prefix_than_an_empty_sourc
 
 def test_a_phrase_of_a_script_without_spaces_may_follow_a_character():
     vocabulary = make_vocabulary("私は東京に 東京 ab ab", size=17)
-    control = OutputControl(decoding_config(), vocabulary)
+    control = OutputControl(make_decoding_config(), vocabulary)
     arrays = control.encode([Control(required=[["東京"], ["ab"]])], [[5] * 9], 1)([0])
     spelled = [
         ["".join(vocabulary.pieces[x] for x in row if x) for row in phrase]

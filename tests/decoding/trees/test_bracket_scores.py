@@ -3,7 +3,7 @@
 import pytest
 
 from scripts.results.sufficient_statistics import additive_metrics
-from transformer.decoding import bleu
+from transformer.decoding import bleu, metrics
 from transformer.decoding.trees import bracket_scores
 from transformer.decoding.trees.linearized import linearize
 from transformer.support.errors import UserError
@@ -60,7 +60,7 @@ def test_the_scores_are_those_of_evalb(leaves):
     references = [leaves(reference.split()) for reference, _ in PAIRS]
     counts = bracket_scores.statistics(HYPOTHESES, references)
     assert [tuple(row[:3]) for row in counts.tolist()] == COUNTS
-    scores = bleu.score(HYPOTHESES, [references], LANGUAGE, bleu.METRICS)
+    scores = metrics.compute_metrics(HYPOTHESES, [references], LANGUAGE, metrics.METRICS)
     assert {name: f"{scores[name]:.2f}" for name in EVALB} == EVALB
     # The three errors have 4 + 4 + 3 brackets of their references.
     assert scores["bracket_f1_with_errors"] == pytest.approx(100 * 2 * 21 / (27 + 26 + 11))
@@ -73,7 +73,9 @@ def test_a_sentence_of_punctuation_counts_in_no_sum():
 
 
 def test_no_output_is_an_error_of_each_sentence():
-    scores = bleu.score([""] * len(REFERENCES), [REFERENCES], LANGUAGE, bleu.METRICS)
+    scores = metrics.compute_metrics(
+        [""] * len(REFERENCES), [REFERENCES], LANGUAGE, metrics.METRICS
+    )
     assert scores["bracket_f1"] == scores["bracket_f1_with_errors"] == 0
     assert scores["bracket_errors"] == len(REFERENCES)
 
@@ -84,8 +86,10 @@ def test_a_reference_that_is_no_tree_is_refused():
 
 
 def test_only_trees_have_bracket_scores():
-    trees = {name for name in bleu.METRICS if name.startswith("bracket_")}
-    text = bleu.score(HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), bleu.METRICS)
+    trees = {name for name in metrics.METRICS if name.startswith("bracket_")}
+    text = metrics.compute_metrics(
+        HYPOTHESES, [REFERENCES], bleu.Language("de", "13a"), metrics.METRICS
+    )
     assert trees == set(bracket_scores.SCORES) and not trees & set(text)
 
 

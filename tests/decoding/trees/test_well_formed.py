@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.decoding.models import decoding_config
+from tests.decoding.models import make_decoding_config
 from tests.decoding.trees.grammar import LABELS
 from tests.decoding.trees.test_linearized import random_symbols
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -63,9 +63,9 @@ def search(method, table, source, limits):
     lines = jnp.arange(len(source))
     sentences = SourceBatch(source, limits, LENGTH, lines=lines, adjust=adjust)
     beam_size = 1 if method == "greedy" else 4
-    config = decoding_config(beam_size=beam_size)
+    decoding_config = make_decoding_config(beam_size=beam_size)
     run = sample if method == "sample" else beam_search
-    return run([RandomModel(table)], sentences, config, beam_size)
+    return run([RandomModel(table)], sentences, decoding_config, beam_size)
 
 
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])

@@ -159,7 +159,7 @@ def exported(request, tmp_path_factory):
 def test_the_program_translates_without_our_code(exported):
     name, workdir, folder = exported
     model = transformer.load(workdir)
-    tag = model._decoder.tokenizer.source_tag  # a token of the SentencePiece model
+    tag = model.decoder.tokenizer.source_tag  # a token of the SentencePiece model
     blocked = modules_of_others(promised_packages())
     assert {"flax", "optax", "absl"} <= set(blocked)
     # -I: neither the current folder nor PYTHONPATH leads to the project.
@@ -239,7 +239,7 @@ def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(expo
     encoder = jax.export.deserialize((folder / "encoder.jax").read_bytes())
     weights, tokenizer = (
         load_file(folder / "model.safetensors"),
-        model._decoder.tokenizer.encoders[0],
+        model.decoder.tokenizer.encoders[0],
     )
     for texts in (LINES[name][:2], LINES[name][3:4]):
         rows = [[*tokens, 3] for tokens in tokenizer.encode(texts)]

@@ -14,7 +14,7 @@ from scripts.results.sufficient_statistics import additive_metrics
 from scripts.results.systems import group_systems
 from scripts.results.text import difference_table, score_table
 from tests.scripts.evaluated import add_evaluation, damage, make_run, make_sentences
-from transformer.decoding import bleu
+from transformer.decoding import bleu, metrics
 from transformer.support.errors import UserError
 
 REFERENCES = make_sentences(60, seed=0)
@@ -115,8 +115,8 @@ def test_interval_of_the_difference_equals_that_of_resampled_texts(result):
 
 
 def test_a_mean_over_sentences_is_resampled_too(result, monkeypatch):
-    exact_match = bleu.METRICS["exact_match"]._replace(shown_in=("comparison",))
-    monkeypatch.setitem(bleu.METRICS, "exact_match", exact_match)
+    exact_match = metrics.METRICS["exact_match"]._replace(shown_in=("comparison",))
+    monkeypatch.setitem(metrics.METRICS, "exact_match", exact_match)
     good, bad = (np.array(texts) == np.array(REFERENCES) for texts in (GOOD, BAD))
     drawn = np.random.default_rng(12345).choice(len(REFERENCES), size=(40, len(REFERENCES)))
     differences = bad[drawn].mean(1) - good[drawn].mean(1)

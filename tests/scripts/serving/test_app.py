@@ -749,7 +749,7 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
     shutil.copytree(workdirs[0], copy)
     (model,) = load_models([str(copy)], "best", 1, {}, 0.0, 99, Metrics(), LIMITS.shapes)
     shutil.rmtree(copy)
-    programs = [tier._decoder.programs.compiled for tier in model._models.values()]
+    programs = [tier.decoder.programs.compiled for tier in model._models.values()]
     ahead = [set(known) for known in programs]
     for count in (1, 5, 30):
         texts = [" ".join("12345678"[: n % 8 + 1]) for n in range(count)]

@@ -39,7 +39,8 @@ def assemble_batch(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.
     sides, `source_segments` (B, S), the number of the sentence in its row from 1, and
     `source_positions` (B, S), from 0 in each sentence. If pairs have weights in the loss,
     `target_weights` (B, T) gives each target token the weight of its pair. If words have links,
-    `links` (B, T, S) is true for the tokens of linked words.
+    `links` (B, T, S) is true for the tokens of linked words. If candidates have rewards, `rewards`
+    (G, K) has those of the K candidates of each source, which are K rows.
     """
     # All values of a side are first computed for the concatenated tokens of its sentences, and then
     # scattered into the rows.
@@ -86,6 +87,10 @@ def assemble_batch(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.
     if annotated.links is not None:
         shape = bucket.rows, bucket.target_length, bucket.source_length
         arrays["links"] = annotated.link_tokens(sides, batch.rows, firsts, shape)
+    if annotated.rewards is not None:
+        rewards = np.zeros(bucket.rows, np.float32)
+        rewards[batch.rows] = annotated.rewards
+        arrays["rewards"] = rewards.reshape(-1, bucket.candidates)
     return arrays
 
 
@@ -101,8 +106,10 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
             lengths[f"{side}_segments"] = length
             lengths[f"{side}_positions"] = length
 
-    def abstract(*row_shape: int, dtype: Any = jnp.int32) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((bucket.rows, *row_shape), dtype, sharding=sharding)
+    def abstract(
+        *row_shape: int, dtype: Any = jnp.int32, rows: int = bucket.rows
+    ) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, *row_shape), dtype, sharding=sharding)
 
     arrays = {name: abstract(length) for name, length in lengths.items() if length}
     annotations = annotation_keys(config.data) if config else ()
@@ -110,4 +117,7 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
         arrays["target_weights"] = abstract(target, dtype=jnp.float32)
     if "alignments" in annotations:
         arrays["links"] = abstract(target, source, dtype=jnp.bool)
+    if "rewards" in annotations:
+        candidates = bucket.candidates
+        arrays["rewards"] = abstract(candidates, dtype=jnp.float32, rows=bucket.rows // candidates)
     return arrays

@@ -25,6 +25,7 @@ class Bucket:
     rows: int
     source_length: int
     target_length: int
+    candidates: int = 1  # consecutive rows with the same source
 
     def __str__(self) -> str:
         sides = {"source": self.source_length, "target": self.target_length}

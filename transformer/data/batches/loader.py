@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from transformer.config.types import Config, with_changes
-from transformer.data.batches import bucketing, packing
+from transformer.data.batches import bucketing, grouping, packing
 from transformer.data.batches.collation import Arrays, assemble_batch, place_batch
 from transformer.data.batches.epoch_plan import EpochPlan
 from transformer.data.corpus.corpus import Corpus
@@ -30,7 +30,7 @@ EXIT_SECONDS = 5.0  # the longest time that an exit waits for batches in prepara
 HELD_OUT_BUCKETS = 4
 
 # Each module has `choose_shapes(lengths, batch_config)` and `plan_epoch(lengths, buckets, random)`.
-PLANS = {"buckets": bucketing, "packed": packing}
+PLANS = {"buckets": bucketing, "packed": packing, "groups": grouping}
 
 
 @dataclasses.dataclass(frozen=True)

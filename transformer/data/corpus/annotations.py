@@ -1,9 +1,10 @@
-"""Annotations of training pairs: weights in the loss, and links between words, with their files.
+"""Annotations of training pairs: weights in the loss, links between words, and rewards.
 
 An annotation file has a line for each pair: a number, or links SOURCE-TARGET of words numbered from
 0 (the Pharaoh format).
 """
 
+import functools
 import itertools
 import math
 import re
@@ -34,11 +35,13 @@ class Annotations(NamedTuple):
     """The annotations of N pairs.
 
     weights: the weight of each pair in the loss; None if no pair has a weight.
+    rewards: the score of each candidate by a metric; None if no pair has a reward.
     links: (source word, target word) of each link of each pair; None if no pair has links.
     starts: for source and target, the mask of the tokens that begin a word.
     """
 
     weights: Float32[np.ndarray, " N"] | None = None
+    rewards: Float32[np.ndarray, " N"] | None = None
     links: Sequence[UInt16[np.ndarray, "_ 2"]] | None = None
     starts: Sequence[Bool[np.ndarray, " _"]] = ()
 
@@ -114,17 +117,19 @@ def word_starts(pieces: Sequence[str]) -> Bool[np.ndarray, " V"]:
 
 
 def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
-    """Reads the weights and links of all pairs, if any pairs have them.
+    """Reads the weights, rewards and links of all pairs, if any pairs have them.
 
-    `weights` has a row for each pair. So has `link_spans`: the begin and end of the rows of the
-    pair in `links`. Raises UserError for an unusable file.
+    `weights` and `rewards` have a row for each pair. So has `link_spans`: the begin and end of the
+    rows of the pair in `links`. Raises UserError for an unusable file.
     """
     arrays = {}
     labels = [corpus.label for corpus in source.corpora]
-    paths = source.paths("pair_weights")
-    if any(paths):
-        weights = list(map(read_weights, paths, source.sources, labels))
-        arrays["weights"] = np.concatenate(weights)
+    for name, key in (("weights", "pair_weights"), ("rewards", "rewards")):
+        paths = source.paths(key)
+        if any(paths):
+            least = 0.0 if name == "weights" else -math.inf
+            numbers = functools.partial(read_numbers, least=least)
+            arrays[name] = np.concatenate([*map(numbers, paths, source.sources, labels)])
 
     paths = source.paths("alignments")
     if any(paths):
@@ -140,20 +145,36 @@ def read_annotations(source: MixedSource) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_weights(path: Path | None, source: Source, label: str) -> Float32[np.ndarray, " N"]:
-    """Reads the weight in the loss of each pair of a corpus; 1 without a file.
+def read_numbers(
+    path: Path | None, source: Source, label: str, least: float
+) -> Float32[np.ndarray, " N"]:
+    """Reads the number of each pair of a corpus, a weight or a reward; 1 without a file.
 
-    Raises UserError for an unusable file.
+    Raises UserError for an unusable file, or for a number below `least`.
     """
     if path is None:
         return np.ones(len(source), np.float32)
-    weights = []
+    numbers = []
     for where, line in _read_lines(path, source, label):
-        weight = parse_number(line)
-        if not 0 <= weight < math.inf:
-            raise UserError(f"{where}: '{line:.40}' must be a number, at least 0")
-        weights.append(weight)
-    return np.array(weights, np.float32)
+        number = parse_number(line)
+        if not (math.isfinite(number) and number >= least):
+            limit = "at least 0" if least == 0 else "and finite"
+            raise UserError(f"{where}: '{line:.40}' must be a number, {limit}")
+        numbers.append(number)
+    return np.array(numbers, np.float32)
+
+
+def check_candidates(source: Source, count: int) -> None:
+    """Raises UserError unless each source is in exactly `count` consecutive pairs."""
+    first = 0
+    for _, pairs in itertools.groupby(source, key=lambda pair: pair[0].strip()):
+        size = sum(1 for _ in pairs)
+        if size != count:
+            raise UserError(
+                f"{source.where(first, 0)}: begins {count_noun(size, 'line')} with one source; "
+                f"config.batch.candidates={count} needs that number of lines for each source"
+            )
+        first += size
 
 
 def read_links(path: Path | None, source: Source, label: str) -> list[list[tuple[int, int]]]:

@@ -23,7 +23,7 @@ from transformer.support import cache, files
 from transformer.support.errors import UserError
 
 # Part of every key in the cache: raise it when the same inputs would give other files.
-_FORMAT = 11
+_FORMAT = 12
 _LINKED_SAMPLE = 2000  # pairs, spread over the corpus, whose links are checked
 _MAX_DROPPED = 0.05  # fraction of the pairs that may be dropped without a warning
 
@@ -70,7 +70,7 @@ class Corpus:
         # Only the files of a mixture with annotations have these arrays.
         self._annotations = {
             name: open_array(folder, name)
-            for name in ("weights", "links", "link_spans")
+            for name in ("weights", "rewards", "links", "link_spans")
             if name in self.report["sizes"]
         }
 
@@ -115,17 +115,18 @@ class Corpus:
         return masks
 
     def annotations(self, pairs: PairNumbers) -> Annotations:
-        """Returns the weights and links of these pairs."""
-        weights = self._annotations.get("weights")
-        if weights is not None:
-            weights = weights[pairs]
+        """Returns the weights, rewards and links of these pairs."""
+        numbers = {}
+        for name in ("weights", "rewards"):
+            if name in self._annotations:
+                numbers[name] = self._annotations[name][pairs]
 
         # A span gives the rows of a pair in `links`.
         links = self._annotations.get("links")
         if links is not None:
             spans = self._annotations["link_spans"][pairs]  # (N, 2)
             links = [links[begin:end] for begin, end in spans]
-        return Annotations(weights, links, self.starts)
+        return Annotations(**numbers, links=links, starts=self.starts)
 
     def check_weights(self) -> None:
         """Warns of parts with the weight 0 in the loss. Raises UserError if all pairs have it."""
@@ -138,6 +139,22 @@ class Corpus:
                 logging.warning("All pair_weights of %s are 0: nothing is learned from it.", name)
         if not weights.any():
             raise UserError("config.data.mixture: all pair_weights are 0; correct the files")
+
+    def check_rewards(self, count: int, likelihood_weight: float) -> None:
+        """Warns if all sources have `count` candidates with equal rewards.
+
+        Raises UserError if the likelihood has no weight either, so that nothing is learned.
+        """
+        rewards = self._annotations["rewards"].reshape(-1, count)
+        if (rewards != rewards[:, :1]).any():
+            return
+        message = "the candidates of each source have equal rewards"
+        if not likelihood_weight:
+            raise UserError(
+                f"config.data.mixture: {message}, so that nothing is learned; correct the files, "
+                "or set config.training.likelihood_weight above 0"
+            )
+        logging.warning("Only the likelihood of the first candidate is learned: %s.", message)
 
     def epoch(self, epoch: int, seed: int) -> Epoch:
         """Returns the pairs that this epoch reads."""
@@ -169,7 +186,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     tags = tuple(part.tag for part in source.corpora) if is_mixed else (tokenizer.source_tag,)
     rules = encoding.Rules()
     if is_train:
-        rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate)
+        candidates = config.batch.candidates if config.batch.plan == "groups" else 1
+        rules = encoding.Rules(data.max_length, data.max_length_ratio, data.deduplicate, candidates)
 
     # The key in the cache has everything that the files depend on.
     identity = {
@@ -199,6 +217,8 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
     if is_mixed:
         _add_mixture(corpus, source, tokenizer)
+        if any(source.paths("rewards")):
+            corpus.check_rewards(config.batch.candidates, config.training.likelihood_weight)
     _log_report(corpus, source.name)
     return corpus
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, Integer, UInt64
 
-from transformer.data.corpus.annotations import read_annotations
+from transformer.data.corpus.annotations import check_candidates, read_annotations
 from transformer.data.sources import Source
 from transformer.data.sources.lines import count_documents, count_noun
 from transformer.data.sources.mixture import MixedSource
@@ -33,6 +33,7 @@ _LAYOUT = {
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
     "weights": (np.float32, 1),  # of pairs in the loss, where the source has any
+    "rewards": (np.float32, 1),  # of candidates, where the source has any
     "links": (np.uint16, 2),  # source and target words of all links, where the source has any
     "link_spans": (np.int64, 2),  # begin and end of a pair's links
     "hashes": (np.uint64, 1),  # of the pairs, sorted, to find them in other splits
@@ -47,6 +48,7 @@ REASONS = {
     "too_long": "longer than data.max_length",
     "length_ratio": "beyond data.max_length_ratio",
     "duplicate": "repeated",
+    "candidate": "beside another candidate that is dropped",
 }
 
 
@@ -61,12 +63,14 @@ def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r
 class Rules:
     """The limits for training pairs, from the group `config.data`.
 
-    The defaults are those of held-out pairs, which have no limits.
+    The defaults are those of held-out pairs, which have no limits. `candidates` consecutive pairs
+    are kept or dropped together.
     """
 
     max_length: int = sys.maxsize
     max_length_ratio: float = 0.0
     deduplicate: bool = False
+    candidates: int = 1
 
 
 def drop_reason(lengths: Sequence[int], rules: Rules, tag_length: int = 0) -> str | None:
@@ -145,13 +149,13 @@ class PairEncoder:
     def __call__(self, chunk: tuple[int, list[tuple[bytes, bytes]]]) -> EncodedChunk:
         """Encodes (corpus, pairs)."""
         corpus, pairs = chunk
-        dropped = Counter()
+        reasons = {}  # of dropped pairs, by their number
         texts = {}  # by the number of the pair
         for number, pair in enumerate(pairs):
             try:
                 texts[number] = tuple(line.decode().strip() for line in pair)
             except UnicodeDecodeError:
-                dropped["invalid_utf8"] += 1
+                reasons[number] = "invalid_utf8"
 
         # Encode all texts of a side at once.
         tokenizer = replace(self.tokenizer, source_tag=self.tags[corpus])
@@ -161,23 +165,30 @@ class PairEncoder:
             for side, encoder in enumerate(tokenizer.encoders)
         )
 
-        numbers = []
-        sentences = []  # source, target, source, ...
-        for number, *pair in zip(texts, sources, targets, strict=True):
+        encoded = dict(zip(texts, zip(sources, targets, strict=True), strict=True))
+        for number, pair in encoded.items():
             lengths = [len(pair[side]) for side in self.sides]
             reason = drop_reason(lengths, self.rules, tag_length)
             if reason:
-                dropped[reason] += 1
-            else:
-                numbers.append(number)
-                sentences += pair
+                reasons[number] = reason
+
+        # A chunk has whole groups of candidates.
+        size = self.rules.candidates
+        for group in {number // size for number in reasons}:
+            for number in range(group * size, (group + 1) * size):
+                reasons.setdefault(number, "candidate")
+
+        numbers = [number for number in encoded if number not in reasons]
+        sentences = []  # source, target, source, ...
+        for number in numbers:
+            sentences += encoded[number]
 
         # Only the side that monolingual pairs do not have is empty: the rules drop pairs with any
         # other empty side.
         tokens, lengths = end_sentences(sentences, self.dtype)
         arrays = {"tokens": tokens, "lengths": lengths.reshape(-1, 2)}  # lengths: (pairs, 2)
         arrays |= content_hashes([texts[number] for number in numbers])
-        return EncodedChunk(corpus, arrays, numbers, dropped)
+        return EncodedChunk(corpus, arrays, numbers, Counter(reasons.values()))
 
 
 def end_sentences(
@@ -193,7 +204,14 @@ def end_sentences(
 
 
 def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int) -> None:
-    """Fills `folder` with the encoded pairs of a source. Raises UserError if no pair is left."""
+    """Fills `folder` with the encoded pairs of a source.
+
+    Raises UserError if no pair is left, or if groups of candidates are not complete.
+    """
+    parts = source.sources if isinstance(source, MixedSource) else [source]
+    if encoder.rules.candidates > 1:
+        for part in parts:
+            check_candidates(part, encoder.rules.candidates)
     counts, dropped = _write(folder, source, encoder, num_workers)
     total = sum(counts)
     if not total:
@@ -204,7 +222,6 @@ def encode(folder: Path, source: Source, encoder: PairEncoder, num_workers: int)
     for name in HASHES:  # for lookups by bisection
         open_array(folder, name, mode="r+").sort()
 
-    parts = source.sources if isinstance(source, MixedSource) else [source]
     documents = {
         part.name: count_documents(part.mask) for part in parts if isinstance(part, DocumentSource)
     }
@@ -274,7 +291,9 @@ def _write(
     dropped = Counter()
     num_read = 0
     num_tokens = 0
-    chunks = ((number, pairs) for number, part in enumerate(parts) for pairs in _chunks(part))
+    # A group of candidates is not split between chunks.
+    size = _CHUNK // encoder.rules.candidates * encoder.rules.candidates
+    chunks = ((number, pairs) for number, part in enumerate(parts) for pairs in _chunks(part, size))
     with progress_bar.bar(f"Encoding {source.name}", total) as advance:
         for chunk in workers.map_ordered(encoder, chunks, processes):
             # Add the columns that depend on the chunks before this one.
@@ -297,6 +316,6 @@ def _write(
     return counts, dropped
 
 
-def _chunks(pairs: Iterable) -> Iterator[list[tuple[bytes, bytes]]]:
+def _chunks(pairs: Iterable, size: int) -> Iterator[list[tuple[bytes, bytes]]]:
     pairs = iter(pairs)
-    return iter(lambda: list(itertools.islice(pairs, _CHUNK)), [])
+    return iter(lambda: list(itertools.islice(pairs, size)), [])

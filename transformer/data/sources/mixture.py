@@ -39,9 +39,9 @@ SET_KEYS = (
     "target_language",
     "source_tag",
 )
-# The files of a corpus with a line for each pair: its weight in the loss (1 without a file), and
-# the links of its words.
-ANNOTATIONS = ("pair_weights", "alignments")
+# The files of a corpus with a line for each pair: its weight in the loss (1 without a file), the
+# links of its words, and its reward.
+ANNOTATIONS = ("pair_weights", "alignments", "rewards")
 
 
 class ListedCorpus(NamedTuple):

@@ -10,7 +10,7 @@ from transformer.decoding.batches import Replicas
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import Translation, encode
+from transformer.decoding.translation import Translations, encode
 from transformer.support.errors import UserError
 
 LINE_BREAKS = str.maketrans("\r\n", "  ")
@@ -143,7 +143,7 @@ def translate_lines(
     controls: Sequence[Control],
     errors: dict[int, UserError],
     first_line: int,
-) -> list[list[Translation]]:
+) -> Translations:
     """Returns the translations of lines. A line with an error has those of an empty text.
 
     `errors`, by line number, are the errors of `read_columns`. Other errors are lines that cannot
@@ -167,7 +167,7 @@ def translate_lines(
         for line, (text, control) in enumerate(zip(texts, controls, strict=True), first_line):
             try:
                 tokens = encode(decoder.tokenizer.encoders[0], f"line {line}", text)
-                tokens = tokens[: decoder.config.max_source_length]
+                tokens = tokens[: decoder.decoding_config.max_source_length]
                 decoder.control.encode([control], [tokens], line)
             except UserError as error:
                 line_errors[line] = error

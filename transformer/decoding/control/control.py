@@ -53,30 +53,30 @@ class Control(NamedTuple):
 class OutputControl:
     """The constraints of the keys of `config.decoding`, and of texts for the sources of a call.
 
-    `values` are those of the keys, and `banned` are the phrases of the file `config.banned`. Raises
-    UserError if that file cannot be read.
+    `values` are those of the keys, and `banned` are the phrases of the file `decoding.banned`.
+    Raises UserError if that file cannot be read.
     """
 
-    def __init__(self, config: Config, vocabulary: Vocabulary) -> None:
-        self.config = config
+    def __init__(self, decoding_config: Config, vocabulary: Vocabulary) -> None:
+        self.decoding_config = decoding_config
         self.vocabulary = vocabulary
 
         # The constraints for all sources.
         keys = ("min_length", "no_repeat_ngram")
-        self.values = {key: config[key] for key in keys if config[key]}
+        self.values = {key: decoding_config[key] for key in keys if decoding_config[key]}
         self.banned = []
         rules = []
-        if config.banned:
+        if decoding_config.banned:
             try:
-                lines = read_text_file(files.expand_user(config.banned))
+                lines = read_text_file(files.expand_user(decoding_config.banned))
             except UserError as error:
-                raise UserError(f"decoding.banned={config.banned}: {error}") from error
-            self.banned = self.spelling.normalize(config.banned, lines)
-            rules = self.spelling.rules(config.banned, self.banned)
+                raise UserError(f"decoding.banned={decoding_config.banned}: {error}") from error
+            self.banned = self.spelling.normalize(decoding_config.banned, lines)
+            rules = self.spelling.rules(decoding_config.banned, self.banned)
 
         # A banned piece is forbidden after any characters.
         width = len(rules[0]) if rules else 2
-        for piece in config.banned_pieces:
+        for piece in decoding_config.banned_pieces:
             if piece not in vocabulary.pieces:
                 raise UserError(
                     f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out"
@@ -110,7 +110,7 @@ class OutputControl:
         if not any(map(any, controls)):
             return lambda indices: {}
         self.check_takes_controls()
-        if self.config.well_formed and any(x.required or x.banned for x in controls):
+        if self.decoding_config.well_formed and any(x.required or x.banned for x in controls):
             raise UserError(
                 "decoding.well_formed=True: takes no required and no banned phrases; "
                 "leave them out, or set it to False"
@@ -119,7 +119,7 @@ class OutputControl:
         # The values of each source, as nested lists of tokens.
         rows = []
         for line, (source, control) in enumerate(zip(sources, controls, strict=True), first_line):
-            limit = output_limit(max(len(source) - 1, 0), self.config)
+            limit = output_limit(max(len(source) - 1, 0), self.decoding_config)
             rows.append(self._encode_row(f"line {line}", limit, control))
         rows.append(dict.fromkeys(LEAST_SIZES, []))  # for filler rows
         columns = {name: [row[name] for row in rows] for name in LEAST_SIZES}
@@ -145,7 +145,8 @@ class OutputControl:
 
     def check_takes_controls(self) -> None:
         """Raises UserError if the search of the configuration takes no controls of sources."""
-        if not STRATEGIES[self.config.strategy].takes_steps or self.config.shortlist:
+        takes_steps = STRATEGIES[self.decoding_config.strategy].takes_steps
+        if not takes_steps or self.decoding_config.shortlist:
             raise UserError(
                 "prefixes, phrases and glossaries need a search by steps without "
                 "decoding.shortlist; change the decoding keys"
@@ -181,17 +182,9 @@ class OutputControl:
                 f"are more than {MAX_REQUIRED} tokens; give fewer or shorter ones"
             )
 
-        # Any tokens may spell the last word of a prefix, if there is room for one per character. A
-        # space after it ends it.
         states = []
-        if is_text and tokens and prefix[-1].isspace():
-            if self.spelling.edges[tokens[-1], 1]:
-                states = ended_word(len(tokens), self.spelling)
-        elif is_text and tokens:
-            forced, fragment = split_fragment(tokens, self.spelling)
-            if len(forced) + len(fragment) <= len(tokens) + limit - count:
-                tokens = forced
-                states = fragment_states(len(forced), fragment, self.spelling)
+        if is_text and tokens:
+            tokens, states = self._split_prefix(prefix, tokens, limit - count)
         return {
             "prefix": tokens,
             "fragment": states,
@@ -199,6 +192,20 @@ class OutputControl:
             "banned_here": self.spelling.rules(line, banned) if banned else [],
             "limit": [shorter] if shorter else [],
         }
+
+    def _split_prefix(self, prefix: str, tokens: list[int], room: int) -> tuple[list, list]:
+        """Returns the tokens of a prefix that are forced, and the states of `match_fragment`.
+
+        Any tokens may spell the last word of the prefix, if there is room for one per character. A
+        space after the word ends it.
+        """
+        if prefix[-1].isspace():
+            is_word = self.spelling.edges[tokens[-1], 1]
+            return tokens, ended_word(len(tokens), self.spelling) if is_word else []
+        forced, fragment = split_fragment(tokens, self.spelling)
+        if len(forced) + len(fragment) > len(tokens) + room:
+            return tokens, []
+        return forced, fragment_states(len(forced), fragment, self.spelling)
 
     def _encode_required(
         self, line: str, alternatives: Sequence[str], banned: Sequence[str]
@@ -237,7 +244,8 @@ class OutputControl:
         The first search is without the required phrases. The second one needs a control from
         `with_limit`, which depends on the first result. Here it has the limit 1 instead.
         """
-        if not control.required or self.config.strategy != "beam":
+        strategy = STRATEGIES[self.decoding_config.strategy]
+        if not control.required or "two_parts" not in strategy.options:
             return [control]
         return [control._replace(required=()), control._replace(limit=1)]
 

@@ -8,14 +8,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from transformer.decoding.batches import DecodingBatch, Replicas
-from transformer.decoding.beam_search import Models, beam_search
+from transformer.decoding.beam_search import Models
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
-from transformer.decoding.coverage import search_with_coverage
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.text_decoder import TextDecoder
-from transformer.decoding.translation import EMPTY, Translation, different_texts
+from transformer.decoding.text_decoder import Report, Sources, TextDecoder
+from transformer.decoding.translation import EMPTY, Translation, Translations, different_texts
 
 
 @dataclasses.dataclass(eq=False)
@@ -29,8 +28,8 @@ class ControlledDecoder(TextDecoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.control = OutputControl(self.config, self.tokenizer.target)
-        if self.config.well_formed:
+        self.control = OutputControl(self.decoding_config, self.tokenizer.target)
+        if self.decoding_config.well_formed:
             self.rule_of = self.form.output_rule(self.tokenizer)
 
     def translate(
@@ -39,52 +38,53 @@ class ControlledDecoder(TextDecoder):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
         controls: Sequence[Control] = (),
-    ) -> list[list[Translation]]:
+    ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
 
         `controls` are empty or have one for each text. Raises UserError also if
         `OutputControl.encode` does.
         """
-        if not any(map(any, controls)):
-            return super().translate(parameters, texts, n_best, first_line, report)
-        check_n_best(self.config, n_best)
+        check_n_best(self.decoding_config, n_best)
         sources = self.source_tokens(texts, first_line)
 
         def search(sources, controls, report=lambda count: None):
-            arrays_of = self.arrays_of(sources, first_line, controls)
-            return self.search_sources(parameters, sources, n_best, arrays_of, report)
+            return self.search_sources(parameters, sources, n_best, first_line, report, controls)
 
-        # The first part: all sources, without required phrases.
+        # The first part: all sources, without required phrases. It may be all that is needed.
         relaxed = [self.control.searches(control)[0] for control in controls]
         if relaxed == list(controls):
             return search(sources, controls, report)
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
         translations = search(sources, relaxed)
 
-        # The second part: sources with an output that lacks a phrase.
-        pending = [[]] * len(sources)
-        limited = [Control()] * len(sources)
-        obeying = []
+        # The second part: only sources with an output that lacks a phrase.
+        pending = {}
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
-            obeying.append([x for x in outputs if not self.control.lacks(x, control.required)])
-            if sources[i] and len(obeying[i]) < len(outputs):
-                pending[i] = sources[i]
-                limited[i] = self.control.with_limit(control, outputs[0])
-        forced = search(pending, limited, report)
-
-        # The best of the outputs of both parts that have the phrases.
-        for i in range(len(sources)):
-            if pending[i]:
-                count = max(len(translations[i]), len(forced[i]))
-                outputs = [output for output in [*obeying[i], *forced[i]] if output.tokens]
-                outputs.sort(key=lambda output: -output.score)
-                translations[i] = different_texts(outputs)[:count] or [EMPTY]
+            if sources[i] and len(self._obeying(control, outputs)) < len(outputs):
+                pending[i] = self.control.with_limit(control, outputs[0])
+        report(len(sources) - len(pending))
+        forced = search([sources[i] for i in pending], [*pending.values()], report)
+        for i, outputs in zip(pending, forced, strict=True):
+            translations[i] = self._best_of_parts(controls[i], translations[i], outputs)
         return translations
 
+    def _obeying(self, control: Control, outputs: list[Translation]) -> list[Translation]:
+        """Returns the outputs that have the required phrases."""
+        return [output for output in outputs if not self.control.lacks(output, control.required)]
+
+    def _best_of_parts(
+        self, control: Control, relaxed: list[Translation], forced: list[Translation]
+    ) -> list[Translation]:
+        """Returns the best outputs with the required phrases, of both parts of a search."""
+        outputs = [output for output in self._obeying(control, relaxed) + forced if output.tokens]
+        outputs.sort(key=lambda output: -output.score)
+        count = max(len(relaxed), len(forced))
+        return different_texts(outputs)[:count] or [EMPTY]
+
     def arrays_of(
-        self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
+        self, sources: Sources, first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`.
 
@@ -106,28 +106,24 @@ class ControlledDecoder(TextDecoder):
         """Returns the result of `method` under the constraints, the last of the arrays."""
         *arrays, constraints = arrays
 
-        def search(models, sentences, config, n_best):
+        def search(models, sentences, *arguments):
             # A control may lower the limit of its row; 0 leaves it.
             limits = sentences.limits
             if "limit" in constraints:
                 shorter = constraints["limit"][:, 0]
                 limits = jnp.where(shorter > 0, jnp.minimum(limits, shorter), limits)
             values = self.control.values_with(constraints)
-            if self.config.well_formed:
+            if self.decoding_config.well_formed:
                 values["well_formed"] = self.rule_of(sentences.source)
             adjust = functools.partial(constrain, values, limits)
             sentences = sentences._replace(limits=limits, adjust=adjust)
 
-            # A beam search with required phrases has its own algorithm. Other methods only obey the
-            # constraint.
-            constrained = method
+            # A beam search with required phrases has its own algorithm. Other searches only obey
+            # the constraint.
             if "required" in values:
                 edges = values["spelling"]["edges"]
-                with_phrases = functools.partial(search_with_phrases, values["required"], edges)
-                if method is beam_search:
-                    constrained = with_phrases
-                elif method is search_with_coverage:
-                    constrained = functools.partial(search_with_coverage, search=with_phrases)
-            return constrained(models, sentences, config, n_best)
+                phrase_search = functools.partial(search_with_phrases, values["required"], edges)
+                sentences = sentences._replace(search=phrase_search)
+            return method(models, sentences, *arguments)
 
         return super().search(models, *arrays, method=search, **options)

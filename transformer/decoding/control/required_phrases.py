@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config, with_changes
-from transformer.decoding import ensemble
 from transformer.decoding.beam_search import (
     BeamSearch,
     Extensions,
@@ -23,6 +22,7 @@ from transformer.decoding.beam_search import (
     SourceBatch,
 )
 from transformer.decoding.control.phrase_progress import measure_progress, phrase_tokens
+from transformer.decoding.ensemble import Prediction, forbidden_tokens
 from transformer.decoding.top_k import gather, top_k
 from transformer.support.special_tokens import EOS, PAD
 
@@ -46,10 +46,10 @@ class PhraseSearch(BeamSearch):
     @property
     def num_live(self) -> int:
         _, count, _, length = self.phrases.shape
-        return self.config.beam_size + min(count * length, MAX_BANKS)
+        return self.decoding_config.beam_size + min(count * length, MAX_BANKS)
 
     def extend(
-        self, state: SearchState, prediction: ensemble.Prediction
+        self, state: SearchState, prediction: Prediction
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the best extensions of each bank in turn, and those that need no more tokens."""
         # The best of each bank come first, then the second best, and impossible ones last.
@@ -61,7 +61,7 @@ class PhraseSearch(BeamSearch):
         # A row has as many live hypotheses as its own phrases need: padding does not change it.
         slots = jnp.arange(self.num_live)[None]
         sizes = (self.phrases != PAD).sum(axis=3).max(axis=2).sum(axis=1)  # (B,)
-        is_live = slots < self.config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
+        is_live = slots < self.decoding_config.beam_size + jnp.minimum(sizes, MAX_BANKS)[:, None]
         best_log_p = jnp.where(is_live, gather(log_p, best), -jnp.inf)
 
         # The search expects the most probable hypothesis first.
@@ -76,7 +76,7 @@ class PhraseSearch(BeamSearch):
         )
         return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
-    def candidates(self, state: SearchState, prediction: ensemble.Prediction) -> list[Array]:
+    def candidates(self, state: SearchState, prediction: Prediction) -> list[Array]:
         """Returns the extensions by likely tokens, and by tokens of the phrases.
 
         They are arrays of shape (B, K * N), for N extensions of each hypothesis: log-probabilities,
@@ -84,9 +84,9 @@ class PhraseSearch(BeamSearch):
         the extended hypothesis still needs for its phrases.
         """
         # The likeliest tokens, as in a plain search.
-        excluded = (EOS, *ensemble.forbidden_tokens(self.config.forbid_unk))
+        excluded = (EOS, *forbidden_tokens(self.decoding_config.forbid_unk))
         logits = prediction.logits.at[..., jnp.array(excluded)].set(-jnp.inf)
-        likely_logits, likely = top_k(logits, min(self.config.beam_size, logits.shape[-1]))
+        likely_logits, likely = top_k(logits, min(self.decoding_config.beam_size, logits.shape[-1]))
         progress = measure_progress(state.live_tokens, state.position, self.phrases, self.edges)
         likely_banks = progress.needed_after(likely)
 
@@ -134,11 +134,11 @@ def search_with_phrases(
     edges: Bool[Array, "V 2"],
     models: Models,
     sentences: SourceBatch,
-    config: Config,
+    decoding_config: Config,
     n_best: int,
 ) -> SearchResult:
     """Returns what `beam_search` does, by a `PhraseSearch`."""
     # The hypotheses that end first are not those that need most tokens. So they neither stop the
     # search nor take places from live hypotheses.
-    changed = with_changes(config, shrinking_beam=False, stopping="current")
+    changed = with_changes(decoding_config, shrinking_beam=False, stopping="current")
     return PhraseSearch(models, sentences, changed, n_best, phrases, edges).run()

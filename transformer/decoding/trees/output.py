@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from absl import logging
 
-from transformer.decoding.translation import Translation
+from transformer.decoding.translation import Translations
 from transformer.decoding.trees.linearized import print_tree, repair
 
 
@@ -15,9 +15,7 @@ def read_sentence(text: str) -> str:
     return " ".join(words.get(word, word) for word in text.split())
 
 
-def show_trees(
-    sources: Sequence[str], translations: list[list[Translation]], first_line: int
-) -> list[list[Translation]]:
+def show_trees(sources: Sequence[str], translations: Translations, first_line: int) -> Translations:
     """Returns the translations with their trees in the format of treebanks as texts.
 
     An output that is not a tree of its sentence is repaired: see `repair`. Logs how many are.

@@ -1,0 +1,126 @@
+"""Candidate translations of training sources, and their rewards, as files to train on."""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scripts.datasets import folder
+from scripts.results.sentence_scores import NamedFlag, Texts
+from transformer.config.types import Config, with_changes
+from transformer.data.sources import source
+from transformer.decoding.bleu import Language
+from transformer.decoding.control.arguments import LINE_BREAKS
+from transformer.decoding.metrics import sentence_metric
+from transformer.decoding.scorer import SECONDS, run_scorer
+from transformer.support import files
+
+ENDING = "rewards"
+Pair = tuple[str, str]  # a source and its reference
+
+
+def _sentence_scores(texts: Texts, language: Language, name: str) -> list[float]:
+    metric = sentence_metric(name, language)
+    pairs = zip(texts.hypothesis, texts.reference, strict=True)
+    return [metric.sentence_score(text, [reference]).score / 100 for text, reference in pairs]
+
+
+# Functions of (texts, language) that return the reward of each candidate.
+REWARDS: dict[str, Callable[[Texts, Language], Sequence[float]]] = {
+    "chrf": functools.partial(_sentence_scores, name="chrf"),
+    "bleu": functools.partial(_sentence_scores, name="bleu"),
+    "constant": lambda texts, _: [0.0] * len(texts.hypothesis),
+    "random": lambda texts, _: np.random.default_rng(0).random(len(texts.hypothesis)).tolist(),
+}
+
+
+def read_pairs(data_config: Config, path: str | None) -> list[Pair]:
+    """Reads the training pairs of a configuration, or of the folder `path`.
+
+    Pairs that training drops are left out: those with an empty side. So are repetitions of the
+    source before, since a change of the source separates groups.
+    """
+    if path:
+        data_config = with_changes(data_config, source="text", path=path, mixture=())
+    pairs: list[Pair] = []
+    previous = None
+    for pair in zip(*source.read_pairs(data_config, "train"), strict=True):
+        text, reference = (side.translate(LINE_BREAKS).strip() for side in pair)
+        if text and reference and text != previous:
+            pairs.append((text, reference))
+            previous = text
+    return pairs
+
+
+def make_groups(
+    references: Sequence[str], translations: Iterable[Sequence[str]], count: int
+) -> list[list[str]]:
+    """Returns `count` candidates of each source, or none if it has fewer than two.
+
+    They are the reference, unless it is empty, and the first translations. If fewer than `count`
+    are different, they are repeated.
+    """
+    groups = []
+    for reference, hypotheses in zip(references, translations, strict=True):
+        # A translation is empty if its line was cut or failed.
+        texts = filter(None, [reference, *(text.strip() for text in hypotheses)])
+        different = list(dict.fromkeys(texts))[:count]
+        candidates = itertools.islice(itertools.cycle(different), count)
+        groups.append(list(candidates) if len(different) > 1 else [])
+    return groups
+
+
+def flatten(pairs: Sequence[Pair], groups: Sequence[Sequence[str]]) -> Texts:
+    """Returns the source, the reference and the text of each candidate."""
+    rows = [
+        (*pair, candidate)
+        for pair, candidates in zip(pairs, groups, strict=True)
+        for candidate in candidates
+    ]
+    return Texts(*zip(*rows, strict=True))
+
+
+def write_pairs(output: Path, languages: folder.LanguagePair, texts: Texts) -> None:
+    """Writes train.LANGUAGE. Removes rewards of other candidates, whose lines would not match."""
+    paths = [output / f"train.{language}" for language in languages]
+    for path, lines in zip(paths, (texts.source, texts.hypothesis), strict=True):
+        content = "".join(f"{line}\n" for line in lines)
+        if not path.exists() or path.read_text("utf-8") != content:
+            for rewards in output.glob(f"*.{ENDING}"):
+                rewards.unlink()
+            files.write_text(path, content)
+
+
+def score(scorer: NamedFlag, texts: Texts) -> list[float]:
+    """Returns the numbers that a command prints for each candidate, with a sign: higher is better.
+
+    The command may take a second for each.
+    """
+    values = run_scorer(scorer.value, texts._asdict(), max(SECONDS, len(texts.hypothesis)))
+    return [-value if scorer.is_lower_better else value for value in values]
+
+
+def write_rewards(output: Path, name: str, rewards: Iterable[float]) -> None:
+    files.write_text(output / f"{name}.{ENDING}", "".join(f"{value:.6f}\n" for value in rewards))
+
+
+def write_record(
+    output: Path,
+    languages: folder.LanguagePair,
+    groups: Sequence[Sequence[str]],
+    model: dict[str, Any],
+) -> dict[str, Any]:
+    """Writes and returns `data.json`."""
+    facts = {
+        "by": "candidates",
+        "candidates": max(map(len, groups)),
+        "rewards": sorted(path.stem for path in output.glob(f"*.{ENDING}")),
+        "sources": sum(map(bool, groups)),
+        "with_repetitions": sum(len(set(group)) < len(group) for group in groups),
+        "left_out": groups.count([]),
+        "model": model,
+    }
+    return folder.write_record(output, languages, facts)
