@@ -111,7 +111,7 @@ def r_drop_loss(shape: Shape) -> tuple[float, list[float]]:
     """
     random, training = np.random.default_rng(0), base.get_config().training
     training.r_drop = 5.0
-    losses = functools.partial(token_losses, training=training, passes=2)
+    losses = functools.partial(token_losses, training_config=training, passes=2)
     loss = functools.partial(projected_loss, losses, 2, mesh_of(shape, base.get_config()))
     hidden, table, bias = (
         random.normal(size=size).astype(np.float32) for size in ((16, 3, 8), (17, 8), (17,))

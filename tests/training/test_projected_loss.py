@@ -47,7 +47,7 @@ def summed(smoothing: float = 0.1, r_drop: float = 0.0):
     training = base.get_config().training
     training.update({"label_smoothing": smoothing, "r_drop": r_drop})
     passes = 2 if r_drop else 1
-    losses = functools.partial(token_losses, training=training, passes=passes)
+    losses = functools.partial(token_losses, training_config=training, passes=passes)
 
     def loss(hidden, table, bias, targets, weights=None):
         counted = jnp.float32(targets != PAD) / passes * (1.0 if weights is None else weights)
@@ -83,7 +83,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
         columns = Columns.whole(VOCAB)
         training = base.get_config().training
         training.r_drop = r_drop
-        losses = token_losses(logits, targets, columns, training=training, passes=passes)
+        losses = token_losses(logits, targets, columns, training_config=training, passes=passes)
         value, sums = sum_losses(losses, logits, targets, columns, (targets != PAD) / passes)
         return 3 * value, sums
 
@@ -110,7 +110,7 @@ def test_the_gradient_of_the_weights_is_the_criterion_of_each_token(monkeypatch,
     set_chunk(monkeypatch, 2 * passes * ONE_SENTENCE)
     training = base.get_config().training
     training.r_drop = r_drop
-    losses = functools.partial(token_losses, training=training, passes=passes)
+    losses = functools.partial(token_losses, training_config=training, passes=passes)
     output = Output(jnp.float32(HIDDEN), jnp.float32(TABLE))
     targets = jnp.asarray(TARGETS)
 

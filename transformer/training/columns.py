@@ -35,6 +35,11 @@ def rows_per_chunk(bytes_per_row: int, table_bytes: int) -> int:
     return max(limit // bytes_per_row, 1)
 
 
+def pad_rows(x: Array, rows: int) -> Array:
+    """Returns x with zeros in further rows, so that it has `rows` in all."""
+    return jnp.pad(x, ((0, rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns of the logits on one device: the whole vocabulary, or a part if a mesh splits it.
