@@ -25,7 +25,7 @@ CONFIGS = [
     for name in (
         *("base", "big", "multi30k", "quickstart", "finetune", "low_resource", "pretrain", "ctc"),
         *("attention_scores", "sequences", "back_translation", "multi30k_both", "mup", "t5"),
-        *("pretrain_spans", "candidates"),
+        *("pretrain_spans", "candidates", "robust"),
     )
 ]
 NAMED = [

@@ -63,24 +63,24 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     models = loaded_models.load(
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
-    model_config = models.config
-    if not OBJECTIVES[model_config.training.objective].has_both_sides:
+    config = models.config
+    if not OBJECTIVES[config.training.objective].has_both_sides:
         return evaluate_perplexity(arguments, models)
 
     # The texts, from the model's own data, other data, or files.
     workdir: Workdir | None = models.workdir
-    data_config = model_config.data
+    data_config = config.data
     if arguments.data is not None:
-        workdir, data_config = open_data(arguments, model_config.data)
+        workdir, data_config = open_data(arguments, config.data)
     sources, references = read_texts(arguments, workdir, data_config)
     path = evaluation_files.make_path(arguments, models)
     name = arguments.source or arguments.split
     # The decoder names a line that is not of integers.
-    if model_config.tokenizer.kind != "ids":
+    if config.tokenizer.kind != "ids":
         losses = losses_of_pairs(models.tokenizer, zip(sources, references[0], strict=True))
-        for warning in find_losses(model_config, models.tokenizer, name, losses, is_train=False):
+        for warning in find_losses(config, models.tokenizer, name, losses, is_train=False):
             logging.warning("%s", warning)
-    if model_config.data.context:
+    if config.data.context:
         log_documents(name, count_documents(bool(text.strip()) for text in sources))
 
     # What can be wrong with the texts has been reported before this slow part.
@@ -135,22 +135,24 @@ def evaluate_perplexity(arguments: argparse.Namespace, models: Any) -> Any:
     return evaluation_files.EvaluationFiles(path, result, {})
 
 
-def open_data(arguments: argparse.Namespace, model_data: Config) -> tuple[Workdir | None, Config]:
+def open_data(
+    arguments: argparse.Namespace, model_data_config: Config
+) -> tuple[Workdir | None, Config]:
     """Returns the workdir of --data and its group `data`, with the overridden keys.
 
-    A folder of text is not a workdir (None). Its splits have the names in `model_data`. Raises
-    UserError if the languages of a run differ from `model_data`.
+    A folder of text is not a workdir (None). Its splits have the names in `model_data_config`.
+    Raises UserError if the languages of a run differ from `model_data_config`.
     """
     from transformer.config.loading import override
 
     path = Path(arguments.data)
     if path.is_dir() and not Workdir(path).config.exists():
-        return None, with_changes(model_data, source="text", path=arguments.data)
+        return None, with_changes(model_data_config, source="text", path=arguments.data)
     workdir, config = open_existing(path, "--data")
     overrides = [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
     data_config = override(config, overrides).data
     text_direction = describe_direction(data_config)
-    model_direction = describe_direction(model_data)
+    model_direction = describe_direction(model_data_config)
     if text_direction != model_direction:
         raise UserError(
             f"--data={arguments.data}: is text from {text_direction}, and the model translates "
@@ -161,8 +163,7 @@ def open_data(arguments: argparse.Namespace, model_data: Config) -> tuple[Workdi
 
 
 def describe_direction(data_config: Config) -> str:
-    source_code = base_code(data_config.source_language)
-    return f"{source_code} to {base_code(data_config.target_language)}"
+    return f"{base_code(data_config.source_language)} to {base_code(data_config.target_language)}"
 
 
 def check_flags(arguments: argparse.Namespace) -> None:

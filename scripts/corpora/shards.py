@@ -5,7 +5,7 @@ import itertools
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from transformer.support import files
 from transformer.support.errors import UserError, first_of
 
 FILE_NAME = "plan.json"
+Json = dict[str, Any]  # the content of `FILE_NAME`, or a request
 DOCUMENTATION = (".md", ".json", ".yaml", ".yml")  # of datasets, beside their Parquet files
 # The default size takes a CPU core a few minutes. A killed worker loses at most one shard.
 SHARD_LINES = 10_000
@@ -53,7 +54,7 @@ class ShardedCorpus(NamedTuple):
     """
 
     output: Path
-    request: dict[str, Any]
+    request: Json
     shards: list[Shard]
 
     def path(self, shard: Shard) -> Path:
@@ -117,7 +118,7 @@ class ShardedCorpus(NamedTuple):
             raise _unreadable(path, error) from error
 
 
-def open_shards(output: Path, request: Mapping[str, Any]) -> ShardedCorpus:
+def open_shards(output: Path, request: Json) -> ShardedCorpus:
     """Returns the shards in `output`, or makes them, for which it counts the lines of all files.
 
     All workers may call this at once: they write the same record. Raises UserError if the shards
@@ -149,7 +150,7 @@ def open_shards(output: Path, request: Mapping[str, Any]) -> ShardedCorpus:
 def read_shards(output: Path) -> ShardedCorpus:
     """Returns the shards that `open_shards` has recorded. Raises UserError if they are damaged."""
 
-    def parse(record: dict[str, Any]) -> ShardedCorpus:
+    def parse(record: Json) -> ShardedCorpus:
         shards = [Shard(*values) for values in record["shards"]]
         return ShardedCorpus(output, record["request"], shards)
 
@@ -195,7 +196,7 @@ def find_files(names: str) -> list[Path]:
     return [path.parent.resolve() / path.name for path in paths]
 
 
-def make_shards(paths: Sequence[Path], request: Mapping[str, Any]) -> list[Shard]:
+def make_shards(paths: Sequence[Path], request: Json) -> list[Shard]:
     """Returns the shards of all files in order.
 
     A shard never spans two files, so there may be a few more shards than requested. Raises

@@ -5,7 +5,7 @@ import io
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import pyarrow
 from absl import logging
 from pyarrow import parquet
 
-from scripts.corpora.shards import Shard, ShardedCorpus
+from scripts.corpora.shards import Json, Shard, ShardedCorpus
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import LoadedModels
 from transformer.data.sources.lines import read_text_file
@@ -69,7 +69,7 @@ def load(
     return models
 
 
-def identity(models: LoadedModels) -> dict[str, Any]:
+def identity(models: LoadedModels) -> Json:
     """Returns everything in the models that affects translations, as JSON types.
 
     It does not depend on the path of the workdir.
@@ -100,7 +100,7 @@ def make_request(
     format: str = "parquet",
     column: str = "text",
     shards: int | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Returns the request for the translation of files, which all workers must share."""
     return {
         "model": identity(models),
@@ -202,7 +202,7 @@ class Translator:
         return texts, errors, cut
 
 
-def as_text(rows: Rows, request: Mapping[str, Any]) -> bytes:
+def as_text(rows: Rows, request: Json) -> bytes:
     """Returns lines of LINE, SCORE and TRANSLATION, separated by tabs.
 
     The last two are empty after an error.
@@ -213,7 +213,7 @@ def as_text(rows: Rows, request: Mapping[str, Any]) -> bytes:
     return "".join(lines).encode()
 
 
-def as_parquet(rows: Rows, request: Mapping[str, Any]) -> bytes:
+def as_parquet(rows: Rows, request: Json) -> bytes:
     """Returns a Parquet file with the columns of SCHEMA.
 
     Its metadata has the request, which identifies the model.

@@ -118,7 +118,7 @@ def measure(
         ) from reason
     logging.info("Measuring activations on %d sentences of %s.", len(texts), sentences.origin)
 
-    sources = greedy.decoder.source_tokens(texts, first_line=1)
+    sources = greedy.decoder.source_tokens(texts)
     targets = [translation.tokens for translation in greedy.translate(texts)]
     calls = defaultdict(list)
     largest_inputs = jax.jit(greedy.largest_inputs)

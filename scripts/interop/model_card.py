@@ -5,7 +5,7 @@ and the certificate.
 """
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def read_metadata(folder: Path) -> Json:
     return {key: metadata[key] for key in KEPT if isinstance(metadata.get(key), str | list)}
 
 
-def of_import(config: Config, origin: Mapping[str, Any], result: Json) -> str:
+def of_import(config: Config, origin: Json, result: Json) -> str:
     """Returns the card of a model of another toolkit.
 
     `origin` is the content of parent.json, and `result` the certificate.
@@ -98,7 +98,7 @@ def of_import(config: Config, origin: Mapping[str, Any], result: Json) -> str:
     return _card(config, _metadata(config, origin), sections, result, origin)
 
 
-def of_export(arguments: argparse.Namespace, settings: Mapping[str, Any], result: Json) -> str:
+def of_export(arguments: argparse.Namespace, settings: Json, result: Json) -> str:
     """Returns the card of the model that `scripts.export` has written.
 
     `settings` has the configuration with the search of the command, and `result` is the
@@ -149,7 +149,7 @@ def _import_of(origin: Json) -> Json:
     return {} if "workdir" in origin else origin
 
 
-def _metadata(config: Config, origin: Mapping[str, Any]) -> Json:
+def _metadata(config: Config, origin: Json) -> Json:
     languages = [config.data.source_language, config.data.target_language]
     metadata: Json = {"language": list(dict.fromkeys(filter(None, languages)))}
     metadata |= origin.get("metadata", {})
@@ -163,7 +163,7 @@ def _card(
     metadata: Json,
     sections: dict[str, str],
     result: Json,
-    origin: Mapping[str, Any],
+    origin: Json,
 ) -> str:
     sections |= {"Certificate": f"{certificate.summary(result)}.\n"}
     if origin.get("licence"):
@@ -175,14 +175,14 @@ def _card(
     return f"{MARK}{header}{MARK}\n# {title}\n{body}"
 
 
-def _settings(config: Config, keys: Iterable[str], changes: Mapping[str, Any] | None = None) -> str:
+def _settings(config: Config, keys: Iterable[str], changes: Json | None = None) -> str:
     values = flatten(config) | dict(changes or {})
     # An empty value turns a setting off.
     rows = [(key, format_value(values[key])) for key in keys if values[key] not in (None, "", ())]
     return markdown.table([("setting", "value"), *rows])
 
 
-def _training(run: RecordedRun, step: int, average: int, origin: Mapping[str, Any]) -> str:
+def _training(run: RecordedRun, step: int, average: int, origin: Json) -> str:
     environment = run.environment
     facts = [
         f"Step {step}, the mean of {average} checkpoints." if average > 1 else f"Step {step}.",

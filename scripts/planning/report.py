@@ -25,11 +25,13 @@ PREALLOCATED = 0.75
 MIB = 2**20
 GIB = 2**30
 
+Json = dict[str, Any]
+
 
 class Report(NamedTuple):
     """An estimate as JSON data and in words. `failure` says why the program does not fit."""
 
-    values: dict[str, Any]
+    values: Json
     lines: Iterable[str]
     failure: str | None
 
@@ -66,7 +68,7 @@ def estimate_search(
 
 def training_to_json(
     config: Config, target: Target, lengths: str, estimate: AcceleratorEstimate
-) -> dict[str, Any]:
+) -> Json:
     """Returns the estimate as JSON data. Bytes, FLOPs and seconds are the values of one device."""
     # All times are lower bounds; the times "at 70 percent" are realistic.
     hours = config.training.steps * estimate.step_seconds / 3600
@@ -96,9 +98,7 @@ def training_to_json(
     }
 
 
-def training_to_lines(
-    target: Target, estimate: AcceleratorEstimate, report: dict[str, Any]
-) -> Iterator[str]:
+def training_to_lines(target: Target, estimate: AcceleratorEstimate, report: Json) -> Iterator[str]:
     """Yields the lines of the estimate in words."""
     memory = estimate.largest.memory
     yield from _head_lines(target, report)
@@ -121,9 +121,7 @@ def training_to_lines(
         yield f"run         at {speed}: {hours}, {device_hours}; validation is extra"
 
 
-def search_to_json(
-    config: Config, target: Target, lengths: str, estimate: SearchEstimate
-) -> dict[str, Any]:
+def search_to_json(config: Config, target: Target, lengths: str, estimate: SearchEstimate) -> Json:
     """Returns the estimate as JSON data. Bytes, FLOPs and seconds are the values of one device."""
     speed = target.count * estimate.tokens / estimate.seconds
     return {
@@ -148,9 +146,7 @@ def search_to_json(
     }
 
 
-def search_to_lines(
-    target: Target, estimate: SearchEstimate, report: dict[str, Any]
-) -> Iterator[str]:
+def search_to_lines(target: Target, estimate: SearchEstimate, report: Json) -> Iterator[str]:
     """Yields the lines of the estimate in words."""
     batch = report["batch"]
     memory = estimate.memory
@@ -179,7 +175,7 @@ def search_to_lines(
     )
 
 
-def _head_lines(target: Target, report: dict[str, Any]) -> Iterator[str]:
+def _head_lines(target: Target, report: Json) -> Iterator[str]:
     kind = target.kind
     wire = f"; sends {target.interconnect / 1e9:.0f} GB/s" if target.count > 1 else ""
     yield (
@@ -243,9 +239,9 @@ def _utilization(target: Target, cost: Cost) -> float:
     return cost.flops / cost.seconds / target.kind.bfloat16
 
 
-def _cost_to_json(target: Target, cost: Cost) -> dict[str, Any]:
+def _cost_to_json(target: Target, cost: Cost) -> Json:
     return asdict(cost) | {"seconds": cost.seconds, "utilization": _utilization(target, cost)}
 
 
-def _memory_to_json(memory: MemoryEstimate) -> dict[str, Any]:
+def _memory_to_json(memory: MemoryEstimate) -> Json:
     return memory._asdict() | {"fits": memory.fits}

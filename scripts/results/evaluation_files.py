@@ -1,6 +1,5 @@
 """The JSON files of `transformer.evaluate`, with checks of the values that other commands read."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,8 @@ from transformer.decoding.metrics import METRICS
 from transformer.support import files
 from transformer.support.errors import MALFORMED, UserError
 from transformer.workdir import Workdir
+
+Json = dict[str, Any]  # the object of a file
 
 RESULT_TYPES = {
     "split": str | None,
@@ -24,7 +25,7 @@ RESULT_TYPES |= {name: float | int for name in FIRST_METRICS}
 RESULT_TYPES |= {f"{name}_signature": str for name in FIRST_METRICS}
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path) -> Json:
     """Reads a JSON object that transformer.evaluate printed or saved.
 
     Raises UserError if it is damaged.
@@ -40,10 +41,10 @@ def read_result(path: Path) -> dict[str, Any]:
     return read_object(path, {name: float | int for name in METRICS if name in result})
 
 
-def read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
+def read_object(path: Path, types: dict) -> Json:
     """Reads a JSON object. Raises UserError if it cannot be read or lacks values of these types."""
 
-    def check(content: dict[str, Any]) -> dict[str, Any]:
+    def check(content: Json) -> Json:
         for key, expected in types.items():
             if not isinstance(content[key], expected):
                 raise TypeError(f"{key}={content[key]}")
@@ -52,7 +53,7 @@ def read_object(path: Path, types: Mapping[str, Any]) -> dict[str, Any]:
     return files.read_json(path, check, "run transformer.evaluate again or restore it")
 
 
-def find_run(path: Path, result: Mapping[str, Any]) -> Path:
+def find_run(path: Path, result: Json) -> Path:
     """Returns the workdir of the run that the evaluation in a file belongs to.
 
     It is the workdir that holds the file, or the one that `result` names, if the file was written

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from sacrebleu.metrics import BLEU
 
 from configs.rules import HOST, LOG, MESH, PATH
 from scripts.results import sentence_scores
-from scripts.results.evaluation_files import find_run, read_result
+from scripts.results.evaluation_files import Json, find_run, read_result
 from scripts.results.runs import RecordedRun, Run
 from scripts.results.sentence_scores import SentenceScores, Texts
 from transformer.config.cli import LANGUAGES
@@ -44,7 +43,7 @@ class Evaluation:
 
     path: Path
     run: Run
-    result: dict[str, Any]
+    result: Json
 
     @property
     def config(self) -> Config:
@@ -55,7 +54,7 @@ class Evaluation:
         return self.run.path
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Json:
         return self.run.environment
 
     @property
@@ -74,7 +73,7 @@ class Evaluation:
         return name_split(split, data or None)
 
     @property
-    def decoding(self) -> dict[str, Any]:
+    def decoding(self) -> Json:
         """The settings of the search. Keys that an older evaluation lacks have the run's values."""
         decoding = self.config.decoding.to_dict()
         for key, value in self.result["decoding"].items():
@@ -83,7 +82,7 @@ class Evaluation:
         return decoding
 
     @cached_property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Json:
         """The settings that evaluations of one system share: `run_settings` and the search."""
         settings = run_settings(self.config) | training_data(self.run.contents)
         # Flags of transformer.evaluate replace the search of the run.
@@ -221,7 +220,7 @@ class Evaluation:
         return lines
 
 
-def external_names(result: Mapping[str, Any]) -> list[str]:
+def external_names(result: Json) -> list[str]:
     """Returns the metrics of other programs in the result of an evaluation."""
     names = [key.removesuffix("_signature") for key in result if key.endswith("_signature")]
     return [name for name in names if name not in METRICS]
@@ -232,7 +231,7 @@ def config_languages(config: Config) -> dict[str, str]:
     return {f"data.{name}": config.data[name] for name in LANGUAGES}
 
 
-def run_settings(config: Config) -> dict[str, Any]:
+def run_settings(config: Config) -> Json:
     """Returns the keys that the runs of a system share: all but seed and machine-specific keys."""
     # Seeds are repetitions of a system, not settings.
     ignored = (*keys_of(*NEUTRAL), "seed")
@@ -299,7 +298,7 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
     return list(distinct.values())
 
 
-def short_commit(environment: Mapping[str, Any]) -> str:
+def short_commit(environment: Json) -> str:
     """Returns the abbreviated commits of a run, with + for uncommitted changes.
 
     A run that was resumed at another commit has both: "012345678, then 9abcdef01+".
@@ -313,7 +312,7 @@ def short_commit(environment: Mapping[str, Any]) -> str:
     return ", then ".join(commit for commit, _ in itertools.groupby(commits))
 
 
-def differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing_keys(settings: Sequence[Json]) -> list[str]:
     """Returns the keys that are absent from some of these settings or have different values."""
     first = settings[0] if settings else {}
     keys = dict.fromkeys(itertools.chain(*settings))  # each once, in order

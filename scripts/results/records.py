@@ -3,12 +3,12 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from configs.rules import HOST, PATH
+from scripts.results.evaluation_files import Json
 from scripts.results.evaluations import (
     Evaluation,
     evaluate_command,
@@ -78,7 +78,7 @@ class RunRecord:
 
     path: Path
     config: Config
-    content: dict[str, Any]
+    content: Json
     is_averaged = False
 
     @property
@@ -86,7 +86,7 @@ class RunRecord:
         return self.content["validations"]
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Json:
         return self.content["environment"]
 
     @property
@@ -106,7 +106,7 @@ class RunRecord:
         ]
 
 
-def make_record(run: RecordedRun, name: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def make_record(run: RecordedRun, name: str, evaluations: Sequence[Evaluation]) -> Json:
     """Returns the record of a complete run, without its digest.
 
     It has no path or name of the machine. Floats have six significant digits.
@@ -155,16 +155,16 @@ def make_record(run: RecordedRun, name: str, evaluations: Sequence[Evaluation]) 
     return _as_read(record)
 
 
-def _as_read(record: Mapping[str, Any]) -> dict[str, Any]:
+def _as_read(record: Json) -> Json:
     """Returns the values as they are read from a file: numbers are rounded, tuples are lists."""
     return json.loads(json.dumps(files.six_digits(record)))
 
 
-def _select(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def _select(values: Json, keys: Iterable[str]) -> Json:
     return {key: values[key] for key in keys if key in values}
 
 
-def published_config(config: Config) -> dict[str, Any]:
+def published_config(config: Config) -> Json:
     """Returns the flat configuration without the folders of this machine."""
     # Paths may have spaces and commas; other keys list paths among other words.
     paths = keys_of(PATH, HOST)
@@ -178,7 +178,7 @@ def published_config(config: Config) -> dict[str, Any]:
     return values
 
 
-def _describe_evaluation(evaluation: Evaluation) -> dict[str, Any]:
+def _describe_evaluation(evaluation: Evaluation) -> Json:
     result = evaluation.result
     defaults = evaluation.config.decoding.to_dict()
     names = [*METRICS, *external_names(result)]
@@ -237,7 +237,7 @@ def name_runs(runs: Sequence[RecordedRun]) -> dict[str, RecordedRun]:
     return names
 
 
-def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
+def write_record(folder: Path, record: Json) -> Path:
     """Writes `folder/NAME.json` and returns its path.
 
     Repeating it changes nothing. It may add evaluations to the record of the same run. Raises
@@ -268,14 +268,14 @@ def write_record(folder: Path, record: Mapping[str, Any]) -> Path:
     return path
 
 
-def _settings(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(evaluation: Json) -> Json:
     return _select(evaluation, (*EVALUATION_SETTINGS, "decoding"))
 
 
 def read_record_file(path: Path) -> RunRecord:
     """Reads a record. Raises UserError if it is damaged, edited by hand, or of a newer schema."""
 
-    def check(content: dict[str, Any]) -> RunRecord:
+    def check(content: Json) -> RunRecord:
         version = content["schema_version"]
         if version > SCHEMA_VERSION:
             raise UserError(
@@ -293,7 +293,7 @@ def read_record_file(path: Path) -> RunRecord:
     return files.read_json(path, check, "restore it, or write it again with scripts.record")
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: Json) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

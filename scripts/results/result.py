@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Num
 
 from scripts.results import significance
+from scripts.results.evaluation_files import Json
 from scripts.results.evaluations import Evaluation
 from scripts.results.significance import SeedScores
 from scripts.results.sufficient_statistics import (
@@ -42,7 +43,7 @@ class ScoredSystem(NamedTuple):
 
 def make_result(
     systems: Sequence[System], references: Sequence[str], samples: int, sentences: int
-) -> dict[str, Any]:
+) -> Json:
     """Compares every system with the first, by `samples` bootstrap resamples.
 
     Returns:
@@ -138,7 +139,7 @@ def _statistics(
     return given_statistics(scores.values, run.texts.are_sentences)
 
 
-def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, Any]:
+def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> Json:
     system = scored.system
     runs = [
         {
@@ -166,7 +167,7 @@ def _describe_system(scored: ScoredSystem, names: Sequence[str]) -> dict[str, An
 
 def _compare(
     first: ScoredSystem, second: ScoredSystem, references: Sequence[str], count: int
-) -> dict[str, Any]:
+) -> Json:
     pair = {scored.system.label: scored for scored in (first, second)}
 
     # The sentences with the largest difference in chrF, in either direction.
@@ -203,7 +204,7 @@ def _compare(
     }
 
 
-def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[dict[str, Any]]:
+def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[Json]:
     runs = scored.system.evaluations
     # Blank pairs are the ends of documents.
     order = np.argsort(scored.chrf, kind="stable").tolist()
@@ -223,9 +224,7 @@ def _worst(scored: ScoredSystem, references: Sequence[str], count: int) -> list[
     ]
 
 
-def _bleu_by_length(
-    metric: AdditiveMetric, systems: Sequence[ScoredSystem]
-) -> list[dict[str, Any]]:
+def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> list[Json]:
     # All systems and seeds have the same references.
     lengths = systems[0].bleu[0, :, REFERENCE_LENGTH]
     bins = []

@@ -2,9 +2,10 @@
 
 import statistics
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
+from scripts.results.evaluation_files import Json
 from scripts.results.evaluations import Evaluation, differing_keys
 from transformer.config.keys import format_value
 from transformer.support.errors import UserError
@@ -28,7 +29,7 @@ class System(NamedTuple):
     """
 
     label: str
-    differences: dict[str, Any]
+    differences: Json
     evaluations: tuple[Evaluation, ...]
 
     @property
@@ -38,7 +39,7 @@ class System(NamedTuple):
         return f"{self.label}: {settings}" if settings else self.label
 
 
-def describe_settings(differences: Mapping[str, Any]) -> str:
+def describe_settings(differences: Json) -> str:
     """Returns settings as text, such as "dropout=0.1"; "" if they are too many for a name."""
     if len(differences) > MAX_NAMED or "evaluation" in differences:  # a path, too long for a name
         return ""
@@ -67,9 +68,7 @@ def group_systems(evaluations: Sequence[Evaluation]) -> list[System]:
     return systems
 
 
-def group_by_settings(
-    items: Sequence[T], settings: Sequence[Mapping[str, Any]]
-) -> list[tuple[dict[str, Any], list[T]]]:
+def group_by_settings(items: Sequence[T], settings: Sequence[Json]) -> list[tuple[Json, list[T]]]:
     """Groups items with equal settings.
 
     Returns:
@@ -88,7 +87,7 @@ def group_by_settings(
     ]
 
 
-def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> Json:
     """Returns what separates an evaluation from others with the same settings and seed; or {}."""
     # The first tie breaker that makes all evaluations with the same settings and seed distinct.
     same = [candidate for candidate in evaluations if candidate.settings == evaluation.settings]
@@ -100,7 +99,7 @@ def _break_tie(evaluation: Evaluation, evaluations: Sequence[Evaluation]) -> dic
     raise UserError(f"{evaluation.path}: is given twice; give it once")
 
 
-def describe_search(decoding: Mapping[str, Any]) -> str:
+def describe_search(decoding: Json) -> str:
     """Returns the search in words.
 
     A CTC search with a beam of 1 takes the most likely label of each frame.

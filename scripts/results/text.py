@@ -1,8 +1,9 @@
 """The result of a comparison as text, in tables with aligned columns."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from scripts.results.evaluation_files import Json
 from scripts.results.sentence_scores import metric_of
 from scripts.results.systems import describe_checkpoints, describe_search, mean_and_spread
 from transformer.config.keys import format_value
@@ -16,7 +17,7 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
-def make_text(result: Mapping[str, Any]) -> str:
+def make_text(result: Json) -> str:
     """Returns the object that `result.make_result` returns as text."""
     # Each part is a list of lines. Empty parts are left out.
     parts = [[describe_decoding(result)]]
@@ -33,7 +34,7 @@ def make_text(result: Mapping[str, Any]) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def describe_decoding(result: Mapping[str, Any]) -> str:
+def describe_decoding(result: Json) -> str:
     """Returns the text that was translated and how, in one line that holds for all tables."""
     # Systems may differ in their search, and in the checkpoints of their seeds.
     decodings = {}
@@ -47,14 +48,14 @@ def describe_decoding(result: Mapping[str, Any]) -> str:
     return "; ".join([text, *_labelled(decodings)])
 
 
-def setting_table(result: Mapping[str, Any]) -> Table:
+def setting_table(result: Json) -> Table:
     rows = [["", *_labels(result)]]
     for key, values in result["settings"].items():
         rows.append([key, *map(format_value, values.values())])
     return Table("Settings that differ", rows)
 
 
-def score_table(result: Mapping[str, Any]) -> Table:
+def score_table(result: Json) -> Table:
     names = _metrics(result["systems"])
     rows = [["", "seeds", *names]]
     for system in result["systems"]:
@@ -73,7 +74,7 @@ def score_table(result: Mapping[str, Any]) -> Table:
     return Table(title, rows)
 
 
-def run_table(result: Mapping[str, Any]) -> Table:
+def run_table(result: Json) -> Table:
     names = _metrics(result["systems"])
     facts = ["commit", "workdir", "evaluation"]
 
@@ -90,7 +91,7 @@ def run_table(result: Mapping[str, Any]) -> Table:
     return Table("Runs (a + after the commit: with uncommitted changes)", rows)
 
 
-def difference_table(result: Mapping[str, Any]) -> Table:
+def difference_table(result: Json) -> Table:
     if not result["differences"]:
         return Table("There is only one system, so there are no differences.", [])
 
@@ -117,7 +118,7 @@ def difference_table(result: Mapping[str, Any]) -> Table:
     return Table(f"Differences [95 % interval], p by {'. '.join(_labelled(methods))}", rows)
 
 
-def length_table(result: Mapping[str, Any]) -> Table:
+def length_table(result: Json) -> Table:
     labels = _labels(result)
     rows = [["tokens", "sentences", *labels, *(f"{label} - {labels[0]}" for label in labels[1:])]]
     for group in result["bleu_by_length"]:
@@ -134,7 +135,7 @@ def length_table(result: Mapping[str, Any]) -> Table:
     return Table("BLEU by length of the reference", rows)
 
 
-def _sentences(result: Mapping[str, Any], difference: Mapping[str, Any]) -> list[str]:
+def _sentences(result: Json, difference: Json) -> list[str]:
     """Returns the sentences with the largest differences between two systems."""
     if not difference["sentences"]:
         return []
@@ -157,7 +158,7 @@ def _sentences(result: Mapping[str, Any], difference: Mapping[str, Any]) -> list
     return lines
 
 
-def _worst(result: Mapping[str, Any]) -> list[str]:
+def _worst(result: Json) -> list[str]:
     """Returns the worst sentences of a single system."""
     lines = ["Worst sentences, by chrF"] if result["worst"] else []
     for sentence in result["worst"]:
@@ -177,7 +178,7 @@ def _worst(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _labels(result: Mapping[str, Any]) -> list[str]:
+def _labels(result: Json) -> list[str]:
     return [system["label"] for system in result["systems"]]
 
 
@@ -190,7 +191,7 @@ def _labelled(texts: dict[str, str]) -> list[str]:
     return [f"{label}: {text}" for label, text in texts.items()]
 
 
-def _metrics(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+def _metrics(objects: Sequence[Json]) -> list[str]:
     """Returns the metrics of systems or differences. All have the same metrics."""
     keys = ("mean", "difference")
     first = objects[0]
@@ -201,7 +202,7 @@ def _metrics(objects: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _interval(score: Mapping[str, Any], form: str) -> str:
+def _interval(score: Json, form: str) -> str:
     """Returns the interval of a score or a difference; empty if it has none."""
     if "interval" not in score:
         return ""

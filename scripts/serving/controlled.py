@@ -13,6 +13,7 @@ from transformer.decoding.translation import Translation
 from transformer.support.workers import call_all
 
 
+@dataclasses.dataclass(eq=False)
 class ControlledSearches:
     """The searches of a model with controls.
 
@@ -22,10 +23,11 @@ class ControlledSearches:
       max_shapes: the number of shapes whose programs are kept.
     """
 
-    def __init__(self, explorer: Model, queue: Batcher, max_shapes: int) -> None:
-        self.explorer = explorer
-        self.queue = queue
-        self.max_shapes = max_shapes
+    explorer: Model
+    queue: Batcher
+    max_shapes: int
+
+    def __post_init__(self) -> None:
         self._models = {}  # by padded length and shapes of the control, the latest used model last
 
     async def jobs(
@@ -78,7 +80,7 @@ def separate(model: Model) -> Model:
     """
     decoder = dataclasses.replace(model.decoder)
     decoder.extra_lengths = decoder.extra_lengths[-1:]
-    return Model(model.config, model.checkpoints, decoder, model.parameters)
+    return dataclasses.replace(model, decoder=decoder)
 
 
 def control_shapes(model: Model, texts: Sequence[str], controls: Sequence[Control]) -> list[tuple]:
@@ -89,7 +91,7 @@ def control_shapes(model: Model, texts: Sequence[str], controls: Sequence[Contro
     # The shapes depend on the phrases of a control and on the length of the text.
     decoder = model.decoder
     shapes = []
-    for i, source in enumerate(decoder.source_tokens(texts, 1)):
+    for i, source in enumerate(decoder.source_tokens(texts)):
         make_arrays = decoder.control.encode([controls[i]], [source], first_line=i + 1)
         arrays = make_arrays([0])
         shapes.append(tuple((name, array.shape) for name, array in arrays.items()))
@@ -101,7 +103,7 @@ def compile_search(model: Model, text: str, control: Control) -> None:
     decoder = model.decoder
     parameters = model.parameters[decoder.devices[0]]
     n_best = model.config.decoding.beam_size
-    sources = decoder.source_tokens([text], 1)
+    sources = decoder.source_tokens([text])
     for search in decoder.control.searches(control):
         arrays_of = decoder.arrays_of(sources, 1, [search])
         call_all(decoder.compilations(parameters, map(len, sources), n_best, arrays_of))

@@ -16,8 +16,10 @@ from transformer.config.types import guided_heads
 from transformer.decoding.translation import Translation
 from transformer.support.errors import UserError
 
+Answer = dict[str, Any]
 
-def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
+
+def attention(model: Model, fields: Fields, limits: Limits) -> Answer:
     """Explains `translation` by cross-attention.
 
     The weights (T, S) are the mean of the guided heads or, without any, of the last layer's heads.
@@ -35,14 +37,14 @@ def attention(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
     }
 
 
-def score(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
+def score(model: Model, fields: Fields, limits: Limits) -> Answer:
     """Scores each text of the list `translations`, in total and by tokens."""
     source = _sentence(fields, "q", limits)
     targets, _ = read_texts(fields, "translations", limits)
     return {"scores": _as_json(model.score([(source, target) for target in targets]))}
 
 
-def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
+def alternatives(model: Model, fields: Fields, limits: Limits) -> Answer:
     """Completes `prefix` with each of the likeliest next tokens.
 
     Their number is twice the beam size.
@@ -53,7 +55,7 @@ def alternatives(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]
     return {"alternatives": _as_json(model.alternatives(source, prefix, count))}
 
 
-def beam(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
+def beam(model: Model, fields: Fields, limits: Limits) -> Answer:
     """Returns the hypotheses of the beam search as a Vega-Lite chart, as in the report."""
     beam_tree = model.beam_tree(_whole(model, fields, limits))
     return beam_chart.tree(beam_tree).to_dict()
@@ -62,7 +64,7 @@ def beam(model: Model, fields: Fields, limits: Limits) -> dict[str, Any]:
 FUNCTIONS = (attention, score, alternatives, beam)
 
 
-def _as_json(translations: Sequence[Translation]) -> list[dict[str, Any]]:
+def _as_json(translations: Sequence[Translation]) -> list[Answer]:
     names = ("text", "score", "log_probability", "pieces", "token_log_probabilities")
     return [{name: getattr(translation, name) for name in names} for translation in translations]
 

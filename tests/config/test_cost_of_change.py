@@ -153,7 +153,7 @@ def test_a_loss_takes_one_table_entry(add):
     config = add("training.loss", lambda logits, targets, columns, training: columns.sum(logits))
     logits = jnp.ones((1, 2, 9))
     criterion, reported = token_losses(
-        logits, jnp.ones((1, 2), int), Columns.whole(9), training=config.training, passes=1
+        logits, jnp.ones((1, 2), int), Columns.whole(9), training_config=config.training, passes=1
     )
     assert criterion.tolist() == reported.tolist() == [[9.0, 9.0]]
 

@@ -62,7 +62,12 @@ def main(loss: str) -> None:
     training = tiny_config(training__label_smoothing=0.0, training__loss=loss).training
     teachers = [TEACHER] if loss == "distillation" else []
     criterion, _ = token_losses(
-        LOGITS, TARGETS, Columns.whole(LOGITS.shape[-1]), *teachers, training=training, passes=1
+        LOGITS,
+        TARGETS,
+        Columns.whole(LOGITS.shape[-1]),
+        *teachers,
+        training_config=training,
+        passes=1,
     )
     print(json.dumps({"errors": errors, "losses": criterion.tolist()}))
 

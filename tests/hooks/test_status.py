@@ -11,8 +11,8 @@ from transformer.hooks import status
 from transformer.hooks.status import Status, sparkline
 from transformer.support import progress_bar
 from transformer.training.progress import Progress
+from transformer.training.samples import ValidationSample
 from transformer.training.state import TrainState
-from transformer.training.validation import ValidationSample
 
 STATE = TrainState(0, 0, {}, (), None)
 VALUES = {

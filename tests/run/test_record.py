@@ -20,7 +20,7 @@ from transformer.run.record import Recorder
 from transformer.run.trackers import CELL, GAP
 from transformer.training.loss import LossSums
 from transformer.training.progress import Progress, TrainingWindow, per_token_means
-from transformer.training.validation import ValidationSample
+from transformer.training.samples import ValidationSample
 from transformer.workdir import Workdir
 
 # Keys of a line of `metrics.jsonl` that other programs may rely on.

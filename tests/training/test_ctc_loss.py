@@ -3,8 +3,6 @@
 Alignments: tests/decoding/test_ctc_search.py.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +10,8 @@ import pytest
 from flax import nnx
 
 from tests.meshes import one_device
-from tests.training.tiny import make_batch, tiny_config
+from tests.training.tiny import make_batch, set_chunk, tiny_config
 from transformer.model.single_stack import CtcTransformer
-from transformer.training import columns
 from transformer.training.encoders import chunk_sums, ctc_loss
 
 VOCAB, ROWS, FRAMES = 40, 7, 3 * 9
@@ -22,12 +19,6 @@ ONE_ROW = 4 * FRAMES * VOCAB  # bytes of float32 logits
 # The second target needs more frames than there are; the last row is filler.
 LENGTHS = [(8, 6), (1, 8), (3, 3), (8, 8), (2, 0), (5, 4)]
 BATCH = {name: jnp.asarray(array) for name, array in make_batch(LENGTHS, ROWS, 9, seed=0).items()}
-
-
-def set_chunk(monkeypatch, num_bytes: int) -> None:
-    """Sets the size of a chunk, whatever the size of the table."""
-    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
-    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
 
 
 def gradients(share: str):

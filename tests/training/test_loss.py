@@ -125,7 +125,7 @@ def test_criterion_and_gradient_are_those_of_the_definition(support, r_drop, is_
 
     def criterion(logits):
         losses, _ = token_losses(
-            logits, jnp.asarray(targets), columns, training=training, passes=passes
+            logits, jnp.asarray(targets), columns, training_config=training, passes=passes
         )
         return jnp.sum(jnp.where(targets == PAD, 0.0, losses)) / passes
 

@@ -4,7 +4,6 @@ Meshes: tests/distributed.
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ from tests.model.models import (
     sentences,
     tiny_transformer,
 )
+from tests.training.tiny import set_chunk
 from transformer.support.special_tokens import EOS, PAD
-from transformer.training import columns
 from transformer.training.columns import COLUMN_MULTIPLE, Columns
 from transformer.training.loss import sum_losses, token_losses
 from transformer.training.projected_loss import Output, projected_loss
@@ -41,12 +40,6 @@ TARGETS[2:6, 2] = EOS
 ONE_SENTENCE = 4 * LENGTH * 256  # at least the bytes of float32 logits
 
 
-def set_chunk(monkeypatch, num_bytes: int) -> None:
-    """Sets the size of a chunk, whatever the size of the table."""
-    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
-    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
-
-
 def summed(smoothing: float = 0.1, r_drop: float = 0.0):
     """Returns the function from hidden vectors, table, bias, targets and weights to the criterion
     and the sums.
@@ -54,7 +47,7 @@ def summed(smoothing: float = 0.1, r_drop: float = 0.0):
     training = base.get_config().training
     training.update({"label_smoothing": smoothing, "r_drop": r_drop})
     passes = 2 if r_drop else 1
-    losses = functools.partial(token_losses, training=training, passes=passes)
+    losses = functools.partial(token_losses, training_config=training, passes=passes)
 
     def loss(hidden, table, bias, targets, weights=None):
         counted = jnp.float32(targets != PAD) / passes * (1.0 if weights is None else weights)
@@ -90,7 +83,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(
         columns = Columns.whole(VOCAB)
         training = base.get_config().training
         training.r_drop = r_drop
-        losses = token_losses(logits, targets, columns, training=training, passes=passes)
+        losses = token_losses(logits, targets, columns, training_config=training, passes=passes)
         value, sums = sum_losses(losses, logits, targets, columns, (targets != PAD) / passes)
         return 3 * value, sums
 
@@ -117,7 +110,7 @@ def test_the_gradient_of_the_weights_is_the_criterion_of_each_token(monkeypatch,
     set_chunk(monkeypatch, 2 * passes * ONE_SENTENCE)
     training = base.get_config().training
     training.r_drop = r_drop
-    losses = functools.partial(token_losses, training=training, passes=passes)
+    losses = functools.partial(token_losses, training_config=training, passes=passes)
     output = Output(jnp.float32(HIDDEN), jnp.float32(TABLE))
     targets = jnp.asarray(TARGETS)
 

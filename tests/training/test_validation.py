@@ -1,5 +1,6 @@
 """Validation: the loss of the split, computed in NumPy, and the sentences decoded for BLEU."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -15,6 +16,7 @@ from transformer.data.batches.epoch_plan import Bucket, BucketStats, EpochPlan
 from transformer.data.sources import source as sources
 from transformer.decoding.batches import convert_weights
 from transformer.decoding.forced_decoding import read_pair
+from transformer.decoding.translation import EMPTY
 from transformer.run import preparation as runs
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import BOS, EOS, PAD
@@ -71,7 +73,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
         decoded.append((replicas, texts, references, data, metrics))
-        translations = [SimpleNamespace(text=text) for text in "abcde"]
+        translations = [dataclasses.replace(EMPTY, text=text) for text in "abcde"]
         return SimpleNamespace(
             scores={"bleu": 12.0, "chrf": 34.0, "exact_match": 0.5}, translations=translations
         )
@@ -92,7 +94,7 @@ def test_the_loss_covers_all_pairs_and_bleu_the_first_sentences(prepared, monkey
         prepared.config.data,
         ["bleu", "chrf", "exact_match"],
     ]
-    expected = convert_weights(False, prepared.validation.graph, jax.device_get(parameters))
+    expected = convert_weights(False, prepared.train_step.graph, jax.device_get(parameters))
     assert distance(jax.device_get(replicas[jax.devices()[0]]), (expected,)) == 0.0
     # Validation has no dropout, so it is deterministic.
     assert prepared.validation(parameters, lambda: None)[0]["loss"] == values["loss"]
@@ -247,7 +249,7 @@ def test_each_set_has_its_direction_and_its_scores_and_so_has_their_mean(several
 
     def evaluate(decoder, replicas, texts, references, data, metrics, report):
         decoded.append((decoder.tokenizer.source_tag, texts, references[0], data.target_language))
-        translations = [SimpleNamespace(text=text) for text in texts]
+        translations = [dataclasses.replace(EMPTY, text=text) for text in texts]
         return SimpleNamespace(
             scores={metric: float(len(texts)) for metric in metrics}, translations=translations
         )

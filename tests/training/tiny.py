@@ -1,6 +1,7 @@
 """A step too small to wait for, batches for it, and the settings of runs that take seconds."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from transformer.distributed.mesh import make_mesh
 from transformer.model.dropout import dropout
 from transformer.model.transformer import Transformer
 from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.training import columns
 from transformer.training.compiled_step import CompiledStep
 from transformer.training.state import Initializer, TrainState
 
@@ -137,6 +139,12 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], Non
         return update(self, state, batches)
 
     monkeypatch.setattr(CompiledStep, "__call__", call)
+
+
+def set_chunk(monkeypatch: pytest.MonkeyPatch, num_bytes: int) -> None:
+    """Sets the size of a chunk of the loss, whatever the size of the table."""
+    monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", num_bytes)
+    monkeypatch.setattr(columns, "CPU_BYTES_PER_TABLE_BYTE", math.inf)
 
 
 def remove_layers(monkeypatch: pytest.MonkeyPatch) -> None:

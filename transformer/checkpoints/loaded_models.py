@@ -131,27 +131,15 @@ def load(
     size = config.decoding.shortlist
     shortlist = Shortlist.load(first.shortlist, tokenizer, size) if size else None
     scorers = load_scorers(config)
-    graphs = []
-    parameters = []
-    checkpoints = []
-    for workdir, run_config in runs:
-        path = workdir.path
-        steps = choose_steps(path, which, average, run_config.checkpoint.every)
-        graph, expected = abstract_init(run_config, *tokenizer.vocab_sizes)
-        # scripts.average has already averaged the steps of its workdirs.
-        averaged = tuple(workdir.averaged_steps() or steps)
-        checkpoints.append(Checkpoint(str(path), steps[-1], averaged))
-        graphs.append(graph)
-        parameters.append(load_parameters(path, steps, expected, run_config))
-        noun = "step" if len(steps) == 1 else "the mean of steps"
-        logging.info("%s: loaded %s %s.", path, noun, ", ".join(map(str, steps)))
+    members = [_load_member(*run, tokenizer.vocab_sizes, which, average) for run in runs]
+    graphs, parameters, checkpoints = zip(*members, strict=True)
     return LoadedModels(
         workdir=first,
         config=config,
         tokenizer=tokenizer.with_tag(source_tag(config.data)),
-        graphs=tuple(graphs),
-        parameters=tuple(parameters),
-        checkpoints=tuple(checkpoints),
+        graphs=graphs,
+        parameters=parameters,
+        checkpoints=checkpoints,
         shortlist=shortlist,
         scorers=scorers,
     )
@@ -176,6 +164,21 @@ def _check_member(
         raise UserError(
             f"{workdir.path}: cannot be decoded with the settings of {first.path}: {error}"
         ) from None
+
+
+def _load_member(
+    workdir: Workdir, config: Config, vocab_sizes: tuple[int, int], which: str, average: int
+) -> tuple[nnx.GraphDef, dict, Checkpoint]:
+    """Returns the structure and the parameters of one model, and the steps they are the mean of."""
+    path = workdir.path
+    steps = choose_steps(path, which, average, config.checkpoint.every)
+    graph, expected = abstract_init(config, *vocab_sizes)
+    parameters = load_parameters(path, steps, expected, config)
+    noun = "step" if len(steps) == 1 else "the mean of steps"
+    logging.info("%s: loaded %s %s.", path, noun, ", ".join(map(str, steps)))
+    # scripts.average has already averaged the steps of its workdirs.
+    averaged = tuple(workdir.averaged_steps() or steps)
+    return graph, parameters, Checkpoint(str(path), steps[-1], averaged)
 
 
 def _warn_about_unread_keys(config: Config, overrides: Sequence[tuple[str, str]]) -> None:

@@ -27,7 +27,7 @@ class Retention:
     """
 
     def __init__(self, checkpoint_config: Config) -> None:
-        self.config = checkpoint_config
+        self.checkpoint_config = checkpoint_config
         # Both are set by `Checkpoints`.
         self.best: int | None = None  # the step of the best validation
         self.rollback: int | None = None  # the newest saved step that follows no skipped update
@@ -37,7 +37,7 @@ class Retention:
         return [checkpoint.step in steps for checkpoint in checkpoints]
 
     def steps_to_keep(self, steps: Sequence[int]) -> set[int | None]:
-        return {self.rollback, *steps_to_keep(steps, self.config, self.best)}
+        return {self.rollback, *steps_to_keep(steps, self.checkpoint_config, self.best)}
 
 
 def steps_to_keep(steps: Sequence[int], checkpoint_config: Config, best: int | None) -> set[int]:

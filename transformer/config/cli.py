@@ -75,8 +75,23 @@ class Parser(argparse.ArgumentParser):
 
         Raises UserError for an unknown or repeated flag or key, or a value of another type.
         """
-        flags = self._option_string_actions
         # argparse parses all words but the overrides.
+        plain, overrides = self._split(argv)
+        _check_folders(plain)
+        arguments = self.parse_args(plain)
+
+        # The flags of languages are short forms of overrides.
+        for name in LANGUAGES:
+            code = getattr(arguments, name, None)
+            if code is not None:
+                overrides.append((f"data.{name}", code))
+        parse_overrides(overrides, self._prefix)
+        arguments.overrides = overrides
+        return arguments
+
+    def _split(self, argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
+        """Returns the words that are not overrides, and the overrides."""
+        flags = self._option_string_actions
         plain = []
         overrides = []
         previous = {}
@@ -108,27 +123,7 @@ class Parser(argparse.ArgumentParser):
                 plain.append(f"{name}={','.join(paths)}")
             else:
                 plain.append(word)
-
-        # Folders would otherwise be created under wrong names.
-        for word, following in itertools.pairwise([*plain, "-"]):
-            name, equals, text = word.partition("=")
-            folder = text if equals else following
-            if name in FOLDERS and not folder:
-                raise UserError(f"{word}: is empty (unset shell variable?); name a folder")
-            if name in FOLDERS and "://" in folder:
-                raise UserError(
-                    f"{name}={folder}: must be a folder of this machine; mount the bucket"
-                )
-
-        # The flags of languages are short forms of overrides.
-        arguments = self.parse_args(plain)
-        for name in LANGUAGES:
-            code = getattr(arguments, name, None)
-            if code is not None:
-                overrides.append((f"data.{name}", code))
-        parse_overrides(overrides, self._prefix)
-        arguments.overrides = overrides
-        return arguments
+        return plain, overrides
 
     def add_model_flags(
         self, ensemble: bool = True, several: bool = False, languages: bool = False
@@ -175,6 +170,17 @@ class Parser(argparse.ArgumentParser):
 
     def _is_override(self, name: str) -> bool:
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
+
+
+def _check_folders(words: Sequence[str]) -> None:
+    """Raises UserError for a folder that would otherwise be created under a wrong name."""
+    for word, following in itertools.pairwise([*words, "-"]):
+        name, equals, text = word.partition("=")
+        folder = text if equals else following
+        if name in FOLDERS and not folder:
+            raise UserError(f"{word}: is empty (unset shell variable?); name a folder")
+        if name in FOLDERS and "://" in folder:
+            raise UserError(f"{name}={folder}: must be a folder of this machine; mount the bucket")
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:

@@ -130,13 +130,13 @@ def validated_config(flat: dict[str, Any]) -> ml_collections.FrozenConfigDict:
 class _Recorder:
     """A group of a configuration that records each value which is read from it."""
 
-    def __init__(self, config: Config, group: str, values: dict[str, Any]) -> None:
-        self._config = config
+    def __init__(self, group_config: Config, group: str, values: dict[str, Any]) -> None:
+        self._group_config = group_config
         self._group = group
         self._values = values
 
     def __getattr__(self, name: str) -> Any:
-        value = self._config[name]
+        value = self._group_config[name]
         self._values[f"{self._group}.{name}"] = value
         return value
 

@@ -37,25 +37,7 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
     the run. Raises UserError if the file cannot be used, or its configuration, with the overrides,
     is not allowed.
     """
-    # The name of a file that exists may itself have a colon.
-    name = path_and_argument
-    argument = ""
-    if not os.path.exists(name):
-        name, _, argument = path_and_argument.partition(":")
-    path = find_file("--config", f"{name}/{FILE_NAME}" if os.path.isdir(name) else name)
-    if path.suffix == ".json":
-        config = load(path)
-    elif path.suffix == ".py":
-        config = call_function(path, "get_config", *([argument] if argument else []))
-    else:
-        raise UserError(
-            f"--config={path}: must be a .py file that defines get_config(), "
-            "or the config.json of a run"
-        )
-    if not isinstance(config, ml_collections.ConfigDict):
-        raise UserError(
-            f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict"
-        )
+    config = _read_config(path_and_argument)
 
     # Overrides are set in the ConfigDict, so that values which refer to these keys follow.
     new_values = parse_overrides(overrides, "--config.")
@@ -74,6 +56,29 @@ def load_file(path_and_argument: str, overrides: Overrides) -> ml_collections.Fr
             values[name] = steps
     config = keys.validated_config(values)
     keys.check_for_training(config)
+    return config
+
+
+def _read_config(path_and_argument: str) -> Config:
+    """Returns the configuration in a file or a workdir, before its overrides."""
+    # The name of a file that exists may itself have a colon.
+    name = path_and_argument
+    argument = ""
+    if not os.path.exists(name):
+        name, _, argument = path_and_argument.partition(":")
+    path = find_file("--config", f"{name}/{FILE_NAME}" if os.path.isdir(name) else name)
+    if path.suffix == ".json":
+        return load(path)
+    if path.suffix != ".py":
+        raise UserError(
+            f"--config={path}: must be a .py file that defines get_config(), "
+            "or the config.json of a run"
+        )
+    config = call_function(path, "get_config", *([argument] if argument else []))
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise UserError(
+            f"--config={path}: get_config() returned {type(config).__name__}, must be a ConfigDict"
+        )
     return config
 
 

@@ -5,61 +5,50 @@ transformer/config. Only this module imports such parts. It does so inside funct
 commands parse their flags without JAX.
 """
 
+import functools
+import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+# MODULE:TABLE of each key that `configs/base.py` declares with the rule `LISTED`.
+NAMES = {
+    "model.activation": "transformer.model.layers:ACTIVATIONS",
+    "model.norm_position": "transformer.model.layers:NORM_POSITIONS",
+    "model.norm": "transformer.model.norms:NORMS",
+    "model.attention": "transformer.model.attention:ATTENTION_SCORES",
+    "model.attention_implementation": (
+        "transformer.model.fused_attention:ATTENTION_IMPLEMENTATIONS"
+    ),
+    "model.decoder_self_attention": "transformer.model.cache:DECODER_SELF_ATTENTIONS",
+    "model.decoder_start": "transformer.model.stacks:DECODER_STARTS",
+    "model.positions": "transformer.model.positions:POSITIONS",
+    "model.share_embeddings": "transformer.model.transformer:SHARE_EMBEDDINGS",
+    "model.remat": "transformer.model.stacks:REMATS",
+    "model.parameterization": "transformer.training.parameterization:PARAMETERIZATIONS",
+    "data.source": "transformer.data.sources.source:SOURCES",
+    "data.target_form": "transformer.decoding.target_forms:TARGET_FORMS",
+    "tokenizer.kind": "transformer.data.tokenizers.vocabulary_training:TOKENIZERS",
+    "batch.plan": "transformer.data.batches.loader:PLANS",
+    "optimizer.name": "transformer.training.optimizer:OPTIMIZERS",
+    "optimizer.schedule": "transformer.training.optimizer:SCHEDULES",
+    "training.objective": "transformer.training.objectives:OBJECTIVES",
+    "training.loss": "transformer.training.loss:TOKEN_LOSSES",
+    "training.candidate_loss": "transformer.training.candidate_loss:CANDIDATE_LOSSES",
+    "training.label_smoothing_support": "transformer.training.loss:LABEL_SMOOTHING_SUPPORTS",
+    "decoding.strategy": "transformer.decoding.strategies:STRATEGIES",
+    "decoding.length_penalty_form": "transformer.decoding.beam_search:LENGTH_PENALTIES",
+    "decoding.stopping": "transformer.decoding.beam_search:STOPPING_RULES",
+    "decoding.mbr_utility": "transformer.decoding.mbr:UTILITIES",
+}
 
+
+@functools.cache
 def tables() -> dict[str, Mapping[str, Any]]:
-    """Returns the table of each key that `configs/base.py` declares with the rule `LISTED`."""
-    # These imports take seconds, because many of the modules import JAX.
-    from transformer.data.batches.loader import PLANS
-    from transformer.data.sources.source import SOURCES
-    from transformer.data.tokenizers.vocabulary_training import TOKENIZERS
-    from transformer.decoding.beam_search import LENGTH_PENALTIES, STOPPING_RULES
-    from transformer.decoding.mbr import UTILITIES
-    from transformer.decoding.strategies import STRATEGIES
-    from transformer.decoding.target_forms import TARGET_FORMS
-    from transformer.model.attention import ATTENTION_SCORES
-    from transformer.model.cache import DECODER_SELF_ATTENTIONS
-    from transformer.model.fused_attention import ATTENTION_IMPLEMENTATIONS
-    from transformer.model.layers import ACTIVATIONS, NORM_POSITIONS
-    from transformer.model.norms import NORMS
-    from transformer.model.positions import POSITIONS
-    from transformer.model.stacks import DECODER_STARTS, REMATS
-    from transformer.model.transformer import SHARE_EMBEDDINGS
-    from transformer.training.candidate_loss import CANDIDATE_LOSSES
-    from transformer.training.loss import LABEL_SMOOTHING_SUPPORTS, TOKEN_LOSSES
-    from transformer.training.objectives import OBJECTIVES
-    from transformer.training.optimizer import OPTIMIZERS, SCHEDULES
-    from transformer.training.parameterization import PARAMETERIZATIONS
+    """Returns the table of each key of `NAMES`.
 
-    return {
-        "model.activation": ACTIVATIONS,
-        "model.norm_position": NORM_POSITIONS,
-        "model.norm": NORMS,
-        "model.attention": ATTENTION_SCORES,
-        "model.attention_implementation": ATTENTION_IMPLEMENTATIONS,
-        "model.decoder_self_attention": DECODER_SELF_ATTENTIONS,
-        "model.decoder_start": DECODER_STARTS,
-        "model.positions": POSITIONS,
-        "model.share_embeddings": SHARE_EMBEDDINGS,
-        "model.remat": REMATS,
-        "model.parameterization": PARAMETERIZATIONS,
-        "data.source": SOURCES,
-        "data.target_form": TARGET_FORMS,
-        "tokenizer.kind": TOKENIZERS,
-        "batch.plan": PLANS,
-        "optimizer.name": OPTIMIZERS,
-        "optimizer.schedule": SCHEDULES,
-        "training.objective": OBJECTIVES,
-        "training.loss": TOKEN_LOSSES,
-        "training.candidate_loss": CANDIDATE_LOSSES,
-        "training.label_smoothing_support": LABEL_SMOOTHING_SUPPORTS,
-        "decoding.strategy": STRATEGIES,
-        "decoding.length_penalty_form": LENGTH_PENALTIES,
-        "decoding.stopping": STOPPING_RULES,
-        "decoding.mbr_utility": UTILITIES,
-    }
+    The imports take seconds, because many of the modules import JAX.
+    """
+    return {key: pkgutil.resolve_name(name) for key, name in NAMES.items()}
 
 
 def language_tokenizer(code: str) -> str:

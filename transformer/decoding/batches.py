@@ -16,8 +16,9 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding import ensemble
 from transformer.decoding.shortlist import Shortlist
 from transformer.model.linear import Linear
-from transformer.model.matmul import INT8, decoding_table, decoding_weight, matmul_dtype
+from transformer.model.matmul import matmul_dtype
 from transformer.model.partitioning import target_platform
+from transformer.model.stored_weights import INT8, decoding_table, decoding_weight
 from transformer.support.errors import UserError
 from transformer.support.processor import computes_int8
 from transformer.support.programs import Programs

@@ -27,7 +27,7 @@ from transformer.decoding.ensemble import (
     forbidden_tokens,
 )
 from transformer.decoding.top_k import gather, top_k
-from transformer.support.special_tokens import BOS, EOS, PAD
+from transformer.support.special_tokens import EOS, PAD
 
 
 class SourceBatch(NamedTuple):
@@ -41,6 +41,7 @@ class SourceBatch(NamedTuple):
     lines: the line number of each row. Only samples depend on it.
     adjust: a function of the prediction, the tokens (B, K, L) and the number of tokens. It returns
       the prediction to search.
+    search: the algorithm of `beam_search`, with the same arguments.
     """
 
     source: Int[Array, "B S"]
@@ -48,6 +49,7 @@ class SourceBatch(NamedTuple):
     max_length: int
     lines: Int[Array, "B"] | None = None
     adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
+    search: Callable[..., Any] = lambda *arguments: BeamSearch(*arguments).run()
 
 
 class Hypotheses(NamedTuple):
@@ -142,10 +144,9 @@ class BeamSearch:
         position = state.position
         limits = self.sentences.limits
 
-        # log p of a hypothesis is the sum of the log-probabilities of its tokens.
-        prediction, caches = predict(
-            self.models, self.sentences, state.live_tokens, position, state.caches
-        )
+        # log p of a longer hypothesis is the sum of its parent's and its last token's.
+        prediction, caches = decode_step(self.models, state.live_tokens, position, state.caches)
+        prediction = self.sentences.adjust(prediction, state.live_tokens, position)
         end_token_log_p = prediction.logits[..., EOS] - prediction.log_normalizer  # (B, K)
         end_log_p = state.live_log_p + end_token_log_p
 
@@ -155,11 +156,13 @@ class BeamSearch:
         live_log_p = jnp.where(can_grow, extensions.log_p, -jnp.inf)
         rivals = jnp.where(can_grow, rivals, -jnp.inf)
 
-        # The hypotheses that end compete with those that ended before.
+        # EOS and the extensions compete for the K places of the beam. The hypotheses that end then
+        # compete with those that ended before.
         ends, live_log_p = self.compete(state, end_log_p, rivals, live_log_p)
         ended = self.end(state, ends, end_log_p, end_token_log_p)
 
-        # The bound supposes that all further tokens are certain, with the largest length penalty.
+        # No live hypothesis can exceed the bound: it supposes that all further tokens are certain,
+        # with the largest length penalty.
         bound = self.score(live_log_p[:, 0], limits + 1)
         current = self.score(live_log_p[:, 0], position + 1)
         prospect = STOPPING_RULES[self.decoding_config.stopping](current, bound)
@@ -265,21 +268,7 @@ def beam_search(
     models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the `n_best` translations of each row, and which rows are done."""
-    return BeamSearch(models, sentences, decoding_config, n_best).run()
-
-
-def predict(
-    models: Models,
-    sentences: SourceBatch,
-    tokens: Int[Array, "B K L"],
-    position: Int[Array, ""],
-    caches: Caches,
-) -> tuple[Prediction, Caches]:
-    """Returns the prediction of the token at `position` of each hypothesis, and the next caches."""
-    # The models read the last token, at first BOS.
-    last = jnp.where(position == 0, BOS, tokens[..., position - 1])
-    prediction, caches = decode_step(models, last, position, caches)
-    return sentences.adjust(prediction, tokens, position), caches
+    return sentences.search(models, sentences, decoding_config, n_best)
 
 
 def empty_hypotheses(rows: Any, count: int, length: int) -> Hypotheses:

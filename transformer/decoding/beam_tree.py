@@ -72,7 +72,7 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
 
     Raises UserError if no hypothesis ends.
     """
-    (source,) = decoder.source_tokens([text], first_line=1)
+    (source,) = decoder.source_tokens([text])
     source = source or [EOS]
     steps = _search_steps(decoder, parameters, source)
     nodes = _make_nodes(steps, decoder.tokenizer.target.pieces, decoder.decoding_config)
@@ -102,7 +102,7 @@ def alternatives(
         raise UserError(
             f"count={count}: must be at most {most}, twice decoding.beam_size; raise that"
         )
-    (source,) = decoder.source_tokens([text], first_line=1)
+    (source,) = decoder.source_tokens([text])
     if not source:
         return [EMPTY]
     tokens = decoder.control.encode_text("prefix", prefix)

@@ -4,7 +4,7 @@ cp(X; Y) = beta * sum_i log(min(sum_j p_ij, 1)), where p_ij is the attention to 
 output token j.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,15 +24,11 @@ from transformer.support.special_tokens import EOS, PAD
 
 
 def search_with_coverage(
-    models: Models,
-    sentences: SourceBatch,
-    decoding_config: Config,
-    n_best: int,
-    search: Callable[..., SearchResult] = beam_search,
+    models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns the best hypotheses by score plus coverage penalty, and which rows are done."""
     # The penalty ranks the whole beam, so the search returns all of it.
-    hypotheses, done = search(models, sentences, decoding_config, decoding_config.beam_size)
+    hypotheses, done = beam_search(models, sentences, decoding_config, decoding_config.beam_size)
     rows, beams, length = hypotheses.tokens.shape
     targets = hypotheses.tokens.reshape(-1, length)  # (B * K, L)
     log_coverages = log_coverage(models, sentences.source, targets, beams)

@@ -122,7 +122,7 @@ def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: i
 
 def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     """Returns the best prefixes after one more frame."""
-    count, length = prefixes.tokens.shape
+    count, _ = prefixes.tokens.shape
     index = jnp.arange(count)
 
     # The row of the empty prefix is all PAD, so its last element, at index -1, is PAD.
@@ -137,14 +137,8 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
     is_repeated = tokens[None] == last[:, None]
     extended = token_log_p[None] + prefixes.log_p_before(is_repeated)  # (K, choices)
 
-    # is_next[i, j]: prefix j is prefix i with one more token.
-    is_equal = prefixes.tokens[None] == prefixes.tokens[:, None]
-    is_beyond = jnp.arange(length)[None, None] >= prefixes.lengths[:, None, None]
-    is_next = (is_equal | is_beyond).all(axis=2)
-    is_next &= prefixes.lengths[None] == prefixes.lengths[:, None] + 1
-    is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
-
-    # Such an extension adds its probability to prefix j instead of becoming a second one.
+    # If it equals prefix j, an extension of prefix i adds its probability to prefix j.
+    is_next = _is_next(prefixes)
     repeats_last = last[None] == last[:, None]
     from_shorter = prefixes.log_p_before(repeats_last) + last_log_p[None]
     from_shorter = jnp.where(is_next, from_shorter, -jnp.inf)
@@ -173,3 +167,14 @@ def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
         ends_blank=jnp.where(is_extension, -jnp.inf, stays_blank[parent]),
         ends_token=jnp.where(is_extension, scores[best], stays_token[parent]),
     )
+
+
+def _is_next(prefixes: Prefixes) -> Bool[Array, "K K"]:
+    """Returns whether prefix j (column) is prefix i (row) with one more token."""
+    is_equal = prefixes.tokens[None] == prefixes.tokens[:, None]  # (K, K, L)
+    places = jnp.arange(prefixes.tokens.shape[1])[None, None]
+    is_beyond = places >= prefixes.lengths[:, None, None]
+    is_next = (is_equal | is_beyond).all(axis=2)
+    is_next &= prefixes.lengths[None] == prefixes.lengths[:, None] + 1
+    is_next &= jnp.isfinite(prefixes.log_p)[None]  # an empty slot may have the same tokens
+    return is_next

@@ -5,13 +5,14 @@ The search for a sentence reads the sentences before it, and continues their tra
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from transformer.config.types import output_limit
 from transformer.data.sources.source import SEPARATOR
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
+from transformer.decoding.text_decoder import Report
 from transformer.decoding.translation import EMPTY, Translation, Translations
 from transformer.support.errors import UserError
 
@@ -42,7 +43,7 @@ class DocumentDecoder(ControlledDecoder):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
         controls: Sequence[Control] = (),
     ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.

@@ -65,16 +65,15 @@ class Prediction(NamedTuple):
 
 def decode_step(
     models: Sequence[AutoregressiveModel],
-    tokens: Int[Array, "B K"],
+    tokens: Int[Array, "B K L"],
     position: Int[Array, ""],
     caches: Caches,
 ) -> tuple[Prediction, Caches]:
-    """Returns the models' prediction of the next token, and the next caches.
-
-    `tokens` are at `position` of each hypothesis.
-    """
+    """Returns the prediction of the token at `position` of each hypothesis, and the next caches."""
+    # The models read the last token, at first BOS.
+    last = jnp.where(position == 0, BOS, tokens[..., position - 1])
     pairs = zip(models, caches, strict=True)
-    steps = [model.decode_step(tokens, position, cache) for model, cache in pairs]
+    steps = [model.decode_step(last, position, cache) for model, cache in pairs]
     logits, caches = zip(*steps, strict=True)
     candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
     if len(models) == 1:
@@ -82,7 +81,7 @@ def decode_step(
         return Prediction(logits[0], log_normalizer, candidates), caches
 
     # The mean of probabilities is normalized.
-    return Prediction(log_probabilities(logits), jnp.zeros(tokens.shape), candidates), caches
+    return Prediction(log_probabilities(logits), jnp.zeros(last.shape), candidates), caches
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Validation and `transformer.evaluate` call it.
 import bisect
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,7 +15,7 @@ from transformer.config.types import Config
 from transformer.decoding.batches import Replicas
 from transformer.decoding.bleu import References, bleu_language
 from transformer.decoding.metrics import compute_metrics
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.text_decoder import Report, TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.distributed import coordination
 
@@ -38,12 +38,9 @@ def translate_and_score(
     references: References,
     data_config: Config,
     metrics: Iterable[str],
-    report: Callable[[int], None],
+    report: Report,
 ) -> ScoredTranslations:
-    """Translates and scores the texts, which all processes share.
-
-    `report` gets the number of texts just finished.
-    """
+    """Translates and scores the texts, which all processes share."""
     # Speed does not count compilation.
     start_time = time.perf_counter()
     compile_seconds_before = decoder.compile_seconds
@@ -72,7 +69,7 @@ def _translate_together(
     parameters: Replicas,
     texts: Sequence[str],
     data_config: Config,
-    report: Callable[[int], None],
+    report: Report,
 ) -> list[Translation]:
     """Returns the best translation of each text to all processes.
 

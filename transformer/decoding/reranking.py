@@ -22,7 +22,7 @@ from transformer.decoding import mbr
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.forced_decoding import is_scorable, score_pairs
-from transformer.decoding.scorer import run_scorer
+from transformer.decoding.scorer import FIELDS, run_scorer
 from transformer.decoding.strategies import check_n_best
 from transformer.decoding.translation import Translations, different_texts
 
@@ -90,9 +90,9 @@ class CommandScorer(NamedTuple):
 
 
 def with_output(hypotheses: Translations) -> list[int]:
-    """Returns the indices of the texts that are not blank, and for which the search found outputs.
+    """Returns the indices of the texts for which the search found outputs.
 
-    All others have only empty translations, which cannot be ranked.
+    All other texts, such as blank ones, have only empty translations, which cannot be ranked.
     """
     return [i for i, row in enumerate(hypotheses) if row[0].tokens]
 
@@ -122,7 +122,8 @@ class RankingDecoder(ControlledDecoder):
         self, parameters: Replicas, texts: Sequence[str], *arguments: Any, **options: Any
     ) -> Translations:
         """Returns all hypotheses of each text, in the order of the search."""
-        return super().translate(parameters, texts, self._size, *arguments, **options)
+        size = self.decoding_config[self.strategy.size]
+        return super().translate(parameters, texts, size, *arguments, **options)
 
     def rank(self, texts: Sequence[str], hypotheses: Translations) -> Translations:
         """Returns the hypotheses of each text with other scores, best first."""
@@ -131,11 +132,8 @@ class RankingDecoder(ControlledDecoder):
     def compilations(
         self, parameters: Any, lengths: Iterable[int], n_best: int = 1, *options: Any
     ) -> list[Callable]:
-        return super().compilations(parameters, lengths, self._size, *options)
-
-    @property
-    def _size(self) -> int:
-        return self.decoding_config[self.strategy.size]
+        size = self.decoding_config[self.strategy.size]
+        return super().compilations(parameters, lengths, size, *options)
 
 
 @dataclass(eq=False)
@@ -189,13 +187,13 @@ class ScoredMbrDecoder(RankingDecoder):
         candidates = list(map(different_texts, hypotheses))
 
         # All pairs of a candidate and a pseudo-reference, for all texts.
-        fields = {"source": [], "reference": [], "hypothesis": []}
-        for text, row in zip(texts, candidates, strict=True):
-            for candidate, reference in itertools.product(row, row):
-                fields["source"].append(text)
-                fields["reference"].append(reference.text)
-                fields["hypothesis"].append(candidate.text)
-        scores = iter(run_scorer(self.decoding_config.scorer, fields))
+        rows = [
+            (text, reference.text, candidate.text)
+            for text, row in zip(texts, candidates, strict=True)
+            for candidate, reference in itertools.product(row, row)
+        ]
+        columns = {field: [row[i] for row in rows] for i, field in enumerate(FIELDS)}
+        scores = iter(run_scorer(self.decoding_config.scorer, columns))
 
         ranked = []
         for row, different in zip(hypotheses, candidates, strict=True):

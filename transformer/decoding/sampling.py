@@ -17,9 +17,8 @@ from transformer.decoding.beam_search import (
     SearchResult,
     SourceBatch,
     length_penalty,
-    predict,
 )
-from transformer.decoding.ensemble import Caches, forbidden_tokens
+from transformer.decoding.ensemble import Caches, decode_step, forbidden_tokens
 from transformer.support.special_tokens import EOS, PAD
 
 # This temperature is greedy already. At 1e-38 all quotients would be -inf in float32.
@@ -44,14 +43,15 @@ def sample(
     The keys temperature, top_k, top_p and epsilon change the distribution of the samples. The
     log-probabilities and scores are those of the models.
     """
-    source, limits, max_length, lines, _ = sentences
+    source, limits, max_length, lines, *_ = sentences
     shape = (len(source), n_best, max_length)
     keys = sample_keys(decoding_config.seed, lines, n_best)
     forbidden = jnp.array(forbidden_tokens(decoding_config.forbid_unk))
 
     def advance(state):
         position = state.position
-        prediction, caches = predict(models, sentences, state.tokens, position, state.caches)
+        prediction, caches = decode_step(models, state.tokens, position, state.caches)
+        prediction = sentences.adjust(prediction, state.tokens, position)
         log_p = prediction.logits - prediction.log_normalizer[..., None]
         log_p = log_p.at[..., forbidden].set(-jnp.inf)
 

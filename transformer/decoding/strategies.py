@@ -18,7 +18,6 @@ from transformer.support.errors import UserError
 SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 # methods of `transformer.Model` that do not depend on the strategy
 METHODS = frozenset({"translate", "confidence", "score", "attention", "encode"})
-Search = Callable[..., SearchResult]
 
 
 class Strategy(NamedTuple):
@@ -40,17 +39,14 @@ class Strategy(NamedTuple):
     select: a function of a sentence's translations and `decoding_config`. It returns the
       translations to show, best first.
     has_utility: whether `select` ranks all hypotheses by `decoding.mbr_utility`.
-    with_beam_search: a function of another beam search, such as one for required phrases. It
-      returns `search` with that beam search. None: `search` is no beam search.
     """
 
-    search: Search
+    search: Callable[..., SearchResult]
     samples: bool = False
     takes_steps: bool = True
     size: str | None = "beam_size"
     select: Callable[..., list[Translation]] = lambda translations, _: different_texts(translations)
     has_utility: bool = False
-    with_beam_search: Callable[[Search], Search] | None = None
     methods: AbstractSet[str] = METHODS
     options: AbstractSet[str] = frozenset()
 
@@ -59,7 +55,6 @@ class Strategy(NamedTuple):
 STRATEGIES = {
     "beam": Strategy(
         beam_search,
-        with_beam_search=lambda search: search,
         methods=METHODS | {"alternatives", "beam_tree"},
         options={"shortlist", "coverage_penalty", "rerank", "two_parts"},
     ),
@@ -75,7 +70,6 @@ STRATEGIES = {
         beam_search,
         select=functools.partial(mbr.rank_texts, samples=False),
         has_utility=True,
-        with_beam_search=lambda search: search,
     ),
     "ctc": Strategy(ctc_search, takes_steps=False, options={"rerank"}),
 }
@@ -85,10 +79,7 @@ def strategy_of(decoding_config: Config) -> Strategy:
     """Returns the strategy of `config.decoding`. A coverage penalty replaces the search."""
     strategy = STRATEGIES[decoding_config.strategy]
     if decoding_config.coverage_penalty:
-        return strategy._replace(
-            search=search_with_coverage,
-            with_beam_search=lambda search: functools.partial(search_with_coverage, search=search),
-        )
+        return strategy._replace(search=search_with_coverage)
     return strategy
 
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,9 @@ FIRST_EXTRA_LENGTH = 8
 # the smallest padded length of the second pass, so that its few sentences share a program
 SHORTEST_OF_SECOND = 64
 
+Sources = list[list[int]]  # the tokens of each text and EOS; [] for a text without tokens
+Report = Callable[[int], None]  # gets the number of texts just finished
+
 
 @dataclass(eq=False)
 class TextDecoder(DeviceModels):
@@ -71,14 +74,13 @@ class TextDecoder(DeviceModels):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
     ) -> Translations:
         """Returns at most `n_best` translations of each text, best first.
 
         Samples are in the order drawn. A text without tokens has `n_best` empty translations.
         `first_line` is the line number of the first text, for warnings and for the random numbers
-        of samples. `report` is called with the number of texts just finished. Raises UserError if
-        `check_n_best` does, or the vocabulary cannot encode a text.
+        of samples. Raises UserError if `check_n_best` does, or the vocabulary cannot encode a text.
         """
         check_n_best(self.decoding_config, n_best)
         sources = self.source_tokens(texts, first_line)
@@ -87,10 +89,10 @@ class TextDecoder(DeviceModels):
     def search_sources(
         self,
         parameters: Replicas,
-        sources: list[list[int]],
+        sources: Sources,
         n_best: int,
         first_line: int,
-        report: Callable[[int], None],
+        report: Report,
         *controls: Any,
     ) -> Translations:
         """Returns the translations of each source, by searches in batches of similar length.
@@ -210,18 +212,28 @@ class TextDecoder(DeviceModels):
                 jobs.append(functools.partial(compile_search, device=device))
         return jobs
 
-    def source_tokens(self, texts: Sequence[str], first_line: int) -> list[list[int]]:
-        """Returns the tokens of each text and EOS, cut to `max_source_length`.
+    def source_tokens(self, texts: Sequence[str], first_line: int = 1) -> Sources:
+        """Returns the tokens of each text, cut to `max_source_length`.
 
-        A text without tokens has []. Warns about texts that are cut or of unknown words.
+        Warns about texts that are cut, begin with a tag, or have unknown words.
         """
-        longest = self.decoding_config.max_source_length
         vocabulary, _ = self.tokenizer.encoders
         sources = [
             encode(vocabulary, f"line {line}", text)
             for line, text in enumerate(texts, start=first_line)
         ]
+        for warning in self._find_faults(texts, sources, first_line):
+            self._warn_once(warning)
 
+        # The cut keeps EOS.
+        longest = self.decoding_config.max_source_length
+        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
+
+    def _find_faults(
+        self, texts: Sequence[str], sources: Sources, first_line: int
+    ) -> Iterator[str]:
+        """Yields the warnings of `source_tokens`."""
+        longest = self.decoding_config.max_source_length
         too_long = [i for i, tokens in enumerate(sources) if len(tokens) > longest]
         if too_long:
             first = too_long[0]
@@ -232,26 +244,19 @@ class TextDecoder(DeviceModels):
             )
             if len(too_long) > 1:
                 warning += f" {len(too_long)} of {len(texts)} lines are cut."
-            self._warn_once(warning)
+            yield warning
 
         warning = self.tokenizer.find_typed_tag(texts, first_line)
         if warning:
-            self._warn_once(warning)
+            yield warning
 
         # Unknown words are half of the tokens: each follows a token for its space.
         for line, tokens in enumerate(sources, start=first_line):
             if 0 < len(tokens) - 1 <= 2 * tokens.count(UNK):
-                self._warn_once(
-                    f"Line {line}: its words are unknown to the vocabulary; check its language."
-                )
+                yield f"Line {line}: its words are unknown to the vocabulary; check its language."
                 break
 
-        # The cut keeps EOS.
-        return [[*tokens[:-1][: longest - 1], EOS] if len(tokens) > 1 else [] for tokens in sources]
-
-    def arrays_of(
-        self, sources: list[list[int]], first_line: int
-    ) -> Callable[[DecodingBatch], tuple]:
+    def arrays_of(self, sources: Sources, first_line: int) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`."""
 
         def arrays(batch):

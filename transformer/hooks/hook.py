@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import ValidationSample
+from transformer.training.samples import ValidationSample
 
 
 class Hook(AbstractContextManager):

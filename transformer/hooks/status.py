@@ -15,7 +15,7 @@ from transformer.decoding.metrics import METRICS, describe_scores, metrics_in
 from transformer.hooks.hook import Hook
 from transformer.support.progress_bar import make_bar
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import ValidationSample
+from transformer.training.samples import ValidationSample
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 48  # characters

@@ -15,6 +15,11 @@ from transformer.model.masks import Mask
 from transformer.model.matmul import query_key_matmul, weight_value_matmul
 from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, RelativePositions
 
+Vectors = Float[Array, "B T D"]
+Queries = Float[Array, "B T H dk"]
+Keys = Float[Array, "B S H dk"]
+Scores = Float[Array, "B H T S"]
+
 
 class MultiHeadAttention(nnx.Module):
     """Multi-head attention (section 3.2.2).
@@ -46,19 +51,19 @@ class MultiHeadAttention(nnx.Module):
         self.d_k = d_k
         self.d_v = d_v
         self.num_heads = num_heads
-        self.attention_dropout = model_config.attention_dropout
+        self.dropout_rate = model_config.attention_dropout
         self.implementations = ATTENTION_IMPLEMENTATIONS[model_config.attention_implementation]
         self.score = ATTENTION_SCORES[model_config.attention](num_heads, d_k, rngs)
 
     def __call__(
         self,
-        queries: Float[Array, "B T D"],
+        queries: Vectors,
         keys_values: Float[Array, "B S D"],
         mask: Mask,
         rngs: nnx.Rngs | None = None,
         relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
         positions: Int[Array, "#B T"] | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         """Attends from `queries` to `keys_values`.
 
         Relative positions are for self-attention: `positions` are those of queries and keys.
@@ -68,11 +73,13 @@ class MultiHeadAttention(nnx.Module):
         bias = relative_positions.score_bias(queries, positions, positions)
 
         # Fused implementations compute equation 1 only, without dropout and biases.
-        if self.score is dot_product_score and is_zero(self.attention_dropout) and bias is None:
-            keys_of_heads = self._repeat_groups(keys)
-            values_of_heads = self._repeat_groups(values)
+        if self.score is dot_product_score and is_zero(self.dropout_rate) and bias is None:
             heads = fused_attention(
-                self.implementations, queries, keys_of_heads, values_of_heads, mask
+                self.implementations,
+                queries,
+                self._repeat_groups(keys),
+                self._repeat_groups(values),
+                mask,
             )
             if heads is not None:
                 return self._merge_heads(heads)
@@ -80,10 +87,10 @@ class MultiHeadAttention(nnx.Module):
 
     def project_queries(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         relative_positions: RelativePositions = NO_RELATIVE_POSITIONS,
         positions: Int[Array, "#B T"] | None = None,
-    ) -> Float[Array, "B T H dk"]:
+    ) -> Queries:
         """Returns Q W_i^Q of all heads."""
         queries = _split_heads(self.query(x), self.d_k)
         return relative_positions.rotate(queries, positions)
@@ -101,13 +108,13 @@ class MultiHeadAttention(nnx.Module):
 
     def attend(
         self,
-        queries: Float[Array, "B T H dk"],
+        queries: Queries,
         keys: Float[Array, "B S G dk"],
         values: Float[Array, "B S G dv"],
         mask: Bool[Array, "#B 1 #T S"],
         bias: Float[Array, "#B H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         """Attends with projected queries, keys and values, in the plain form of equation 1.
 
         Cached decoding calls this method directly, because it stores projected keys and values.
@@ -122,7 +129,7 @@ class MultiHeadAttention(nnx.Module):
         weights = masked_softmax(scores, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
-        weights = dropout(weights, self.attention_dropout, rngs)
+        weights = dropout(weights, self.dropout_rate, rngs)
         return self._merge_heads(weight_value_matmul(weights, values))
 
     def _repeat_groups(self, x: Float[Array, "B S G _"]) -> Float[Array, "B S H _"]:
@@ -130,7 +137,7 @@ class MultiHeadAttention(nnx.Module):
         repeats = self.num_heads // x.shape[2]
         return x if repeats == 1 else jnp.repeat(x, repeats, axis=2)
 
-    def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Float[Array, "B T D"]:
+    def _merge_heads(self, heads: Float[Array, "B T H dv"]) -> Vectors:
         concatenated = heads.reshape(*heads.shape[:2], -1)  # (B, T, H d_v)
         return self.output(concatenated)
 
@@ -139,20 +146,14 @@ def _split_heads(x: Float[Array, "B L width"], head_width: int) -> Float[Array, 
     return x.reshape(*x.shape[:2], -1, head_width)  # (B, L, H, d)
 
 
-def dot_product_score(
-    queries: Float[Array, "B T H dk"],
-    keys: Float[Array, "B S H dk"],
-) -> Float[Array, "B H T S"]:
+def dot_product_score(queries: Queries, keys: Keys) -> Scores:
     """Returns q . k / sqrt(d_k) in float32 (equation 1)."""
     # The division is cheaper for queries (B, T, H, d_k) than for scores (B, H, T, S).
     queries = (queries / jnp.float32(math.sqrt(queries.shape[-1]))).astype(queries.dtype)
     return unscaled_dot_product_score(queries, keys)
 
 
-def unscaled_dot_product_score(
-    queries: Float[Array, "B T H dk"],
-    keys: Float[Array, "B S H dk"],
-) -> Float[Array, "B H T S"]:
+def unscaled_dot_product_score(queries: Queries, keys: Keys) -> Scores:
     """Returns q . k in float32. Its variance grows with d_k (section 3.2.1, footnote 4)."""
     return query_key_matmul(queries, keys)
 
@@ -169,11 +170,7 @@ class AdditiveScore(nnx.Module):
             jax.random.uniform(rngs.params(), (num_heads, d_k), jnp.float32, -bound, bound)
         )
 
-    def __call__(
-        self,
-        queries: Float[Array, "B T H dk"],
-        keys: Float[Array, "B S H dk"],
-    ) -> Float[Array, "B H T S"]:
+    def __call__(self, queries: Queries, keys: Keys) -> Scores:
         # In float32, because the gradients of queries and keys are sums over S and T.
         queries = queries.astype(jnp.float32)
         keys = keys.astype(jnp.float32)
@@ -189,10 +186,7 @@ ATTENTION_SCORES = {
 }
 
 
-def masked_softmax(
-    scores: Float[Array, "B H T S"],
-    mask: Bool[Array, "#B 1 #T S"],
-) -> Float[Array, "B H T S"]:
+def masked_softmax(scores: Scores, mask: Bool[Array, "#B 1 #T S"]) -> Scores:
     """Returns the softmax over the unmasked keys.
 
     The weights of a query without unmasked keys are zeros, not uniform.

@@ -21,6 +21,8 @@ from transformer.model.relative_positions import NO_RELATIVE_POSITIONS, Relative
 PART_ENTRIES = 256
 MAX_PARTS = 8
 
+Vectors = Float[Array, "B K D"]  # one for each hypothesis
+
 
 @struct.dataclass
 class KeyValueCache:
@@ -46,11 +48,11 @@ class KeyValueCache:
     def step(
         self,
         attention: MultiHeadAttention,
-        x: Float[Array, "B K D"],
+        x: Vectors,
         position: Int[Array, ""],
         relative_positions: RelativePositions,
         mask: Bool[Array, "B 1 K N"],
-    ) -> tuple[Float[Array, "B K D"], "KeyValueCache"]:
+    ) -> tuple[Vectors, "KeyValueCache"]:
         """Adds the new token of each hypothesis, and attends to the entries under `mask`."""
         beams = x.shape[1]
         positions = jnp.full((1, beams), position)
@@ -76,7 +78,7 @@ class KeyValueCache:
         mask: Bool[Array, "B 1 K N"],
         bias: Float[Array, "#B H K N"] | None,
         num_entries: Int[Array, ""],
-    ) -> Float[Array, "B K D"]:
+    ) -> Vectors:
         """Attends as `attend`. The entries from `num_entries` on are masked.
 
         On CPUs, reads only the parts of the cache that have entries: most outputs are much shorter
@@ -108,7 +110,7 @@ class KeyValueCache:
         queries: Float[Array, "B K H dk"],
         mask: Bool[Array, "B 1 #K N"],
         bias: Float[Array, "#B H K N"] | None = None,
-    ) -> Float[Array, "B K D"]:
+    ) -> Vectors:
         """Attends from each hypothesis to the entries under `mask`."""
         keys = self.keys.transpose(0, 3, 1, 2)  # (B, N, G, d_k)
         values = self.values.swapaxes(1, 2)  # (B, N, G, d_v)
@@ -133,9 +135,9 @@ class RecurrentCache:
     def step(
         self,
         unit: RecurrentUnit,
-        x: Float[Array, "B K D"],
+        x: Vectors,
         *_: Any,
-    ) -> tuple[Float[Array, "B K D"], "RecurrentCache"]:
+    ) -> tuple[Vectors, "RecurrentCache"]:
         """Updates the states with the new token of each hypothesis.
 
         The other arguments are those of `KeyValueCache.step` and have no effect.
@@ -167,15 +169,13 @@ class DecodingCache:
     attends to all slots of its sentence, with a mask. That multiplies the scores by K, which cost
     little beside the matmuls with the weights, and saves two copies of the cache at each step.
 
-    A decoder without an encoder has no memories. A language model also stores the prompts of its
-    hypotheses.
+    A decoder without an encoder has no memories.
     """
 
     slots: Int[Array, "B K L"]
     self_attentions: tuple[KeyValueCache | RecurrentCache, ...]
     memories: tuple[KeyValueCache | None, ...]
     memory_mask: Bool[Array, "B 1 1 S"] | None
-    prompt: Int[Array, "B S"] | None = None
 
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache after hypothesis k of a sentence continues hypothesis parents[k]."""

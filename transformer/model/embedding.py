@@ -10,15 +10,15 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.types import Config
 from transformer.model.linear import Linear, expand_to_rank
-from transformer.model.matmul import (
-    FLOAT32,
+from transformer.model.matmul import FLOAT32, matmul_dtype
+from transformer.model.partitioning import shard_lookup
+from transformer.model.stored_weights import (
     QuantizedRows,
     TransposedMatrix,
     dequantize,
     linear_map,
-    matmul_dtype,
+    transposed,
 )
-from transformer.model.partitioning import shard_lookup
 
 
 class Embedding(nnx.Module):
@@ -74,12 +74,18 @@ class TokenModel(nnx.Module):
 
         It is the table of the embedding if it `is_tied`, else a projection, and perhaps a bias.
         """
-        options = {"dtype": model_config.dtype, "output_dtype": FLOAT32, "rngs": rngs}
         self.output_embedding = embedding
         if is_tied:
             self.projection = None
         else:
-            self.projection = Linear(model_config.d_model, vocab_size, use_bias=False, **options)
+            self.projection = Linear(
+                model_config.d_model,
+                vocab_size,
+                use_bias=False,
+                dtype=model_config.dtype,
+                output_dtype=FLOAT32,
+                rngs=rngs,
+            )
         has_bias = model_config.output_bias
         self.output_bias = nnx.Param(jnp.zeros(vocab_size)) if has_bias else None
 
@@ -106,5 +112,5 @@ class TokenModel(nnx.Module):
         if self.projection is None:
             table = dequantize(self.output_embedding.table.get_value())
         else:
-            table = self.projection.transposed_weight
+            table = transposed(self.projection.kernel.get_value())
         return table, None if self.output_bias is None else self.output_bias[...]

@@ -26,7 +26,8 @@ ACTIVATIONS = {
 }
 GATED = ("glu", "geglu", "swiglu")  # the result is multiplied with a second linear map of the input
 
-Sublayer = Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]]
+Vectors = Float[Array, "B T D"]
+Sublayer = Callable[[Vectors], Vectors]
 
 
 class FeedForward(nnx.Module):
@@ -50,17 +51,17 @@ class FeedForward(nnx.Module):
         self.outer = Linear(d_ff, d_model, **options)
         self.gate = Linear(d_model, d_ff, **options) if is_gated else None
         self.activation = ACTIVATIONS[model_config.activation]
-        self.activation_dropout = model_config.activation_dropout
+        self.activation_dropout_rate = model_config.activation_dropout
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         hidden = self.activation(self.inner(x))  # (B, T, d_ff)
         if self.gate is not None:
             hidden = hidden * self.gate(x)
-        return self.outer(dropout(hidden, self.activation_dropout, rngs))
+        return self.outer(dropout(hidden, self.activation_dropout_rate, rngs))
 
 
 class SublayerConnection(nnx.Module):
@@ -73,17 +74,17 @@ class SublayerConnection(nnx.Module):
         num_norms, self.connect = NORM_POSITIONS[model_config.norm_position]
         self.norm = make_norm(model_config, rngs)
         self.output_norm = make_norm(model_config, rngs) if num_norms == 2 else None
-        self.dropout = model_config.dropout
+        self.dropout_rate = model_config.dropout
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         sublayer: Sublayer,
         rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         # Residual dropout (section 5.4).
         def sublayer_with_dropout(x):
-            return dropout(sublayer(x), self.dropout, rngs)
+            return dropout(sublayer(x), self.dropout_rate, rngs)
 
         norms = [self.norm] if self.output_norm is None else [self.norm, self.output_norm]
         return self.connect(x, sublayer_with_dropout, *norms)
@@ -133,19 +134,16 @@ class Layer(nnx.Module):
         if cross_attention:
             self.cross_attention = MultiHeadAttention(model_config, rngs=rngs)
             self.cross_attention_connection = SublayerConnection(model_config, rngs=rngs)
-        else:
-            self.cross_attention = None
-            self.cross_attention_connection = None
         self.feed_forward = FeedForward(model_config, rngs=rngs)
         self.feed_forward_connection = SublayerConnection(model_config, rngs=rngs)
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         attend_self: Sublayer,
         attend_memory: Sublayer | None,
         rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         """Applies the sub-layers.
 
         `attend_self` and `attend_memory` apply the attentions of this layer. In training they

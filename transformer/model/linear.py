@@ -7,13 +7,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer.model.matmul import (
-    QuantizedRows,
-    TransposedMatrix,
-    dequantize,
-    linear_map,
-    matmul_dtype,
-)
+from transformer.model.matmul import matmul_dtype
+from transformer.model.stored_weights import linear_map
 
 
 class Linear(nnx.Linear):
@@ -46,16 +41,6 @@ class Linear(nnx.Linear):
         # In float32: the gradient of the bias is a sum over all rows, which in bfloat16 would be a
         # third too small.
         return (y + expand_to_rank(self.bias[...], y)).astype(output_dtype)
-
-    @property
-    def transposed_weight(self) -> Float[Array, "N K"]:
-        """W^T, in float32 if W is quantized."""
-        weight = self.kernel.get_value()
-        if isinstance(weight, TransposedMatrix):
-            return weight.transpose
-        if isinstance(weight, QuantizedRows):
-            return dequantize(weight)
-        return weight.T
 
 
 def expand_to_rank(

@@ -1,42 +1,19 @@
 """Matrix multiplications in the form that each platform computes fastest."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
-from jaxtyping import Array, Float, Int8
+from jaxtyping import Array, Float
 
 from transformer.model.partitioning import is_for_one_cpu, target_platform
 from transformer.support.processor import auto_dtype
 
 FLOAT32 = jnp.dtype(jnp.float32)
-INT8 = jnp.dtype(jnp.int8)
-INT8_MAX = 127  # -128 is not used, so that a negated matrix has the negated integers
 # On CPUs, `matmul_nt` reorders x^T instead of w for at most this many rows of x
 # (docs/performance.md has the times).
 FEW_ROWS = 64
-
-
-class TransposedMatrix(NamedTuple):
-    """A weight (K, N) that is stored as its transpose. Decoding on CPUs stores weights so."""
-
-    transpose: Float[Array | np.ndarray, "N K"]
-
-
-class QuantizedRows(NamedTuple):
-    """Rows of a matrix in 8 bits: integers times the scale of their row.
-
-    For a weight (K, N), the rows are the N columns of the weight.
-    """
-
-    integers: Int8[Array | np.ndarray, "*N K"]
-    scales: Float[Array | np.ndarray, "*N"]
-
-
-Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
 
 
 def matmul_dtype(name: str) -> jnp.dtype:
@@ -53,73 +30,6 @@ def batched_dtype(dtype: jnp.dtype) -> jnp.dtype:
     It is float32 on CPUs, which would otherwise convert the operands at each step.
     """
     return FLOAT32 if target_platform() == "cpu" else dtype
-
-
-def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> Weight:
-    """Returns a weight as decoding stores it: in `dtype`, and quantized if `dtype` is int8.
-
-    On CPUs the weight is also transposed. XLA reorders the right operand of each matmul there, and
-    it reorders a transposed weight faster, if it has to at all.
-    """
-    if dtype == INT8:
-        return quantize(w.T)
-    converted = w.astype(dtype)
-    return TransposedMatrix(converted.T) if target_platform() == "cpu" else converted
-
-
-def decoding_table(
-    rows: Float[Array | np.ndarray, "V D"], dtype: jnp.dtype
-) -> Float[Array | np.ndarray, "V D"] | QuantizedRows:
-    """Returns the table of tied embeddings as decoding stores it.
-
-    On accelerators it has `dtype`, because XLA would convert it at each step of a search. On CPUs,
-    XLA converts it once, before the first step.
-    """
-    if dtype == INT8:
-        return quantize(rows)
-    return rows if target_platform() == "cpu" else rows.astype(dtype)
-
-
-def quantize(rows: Float[Array | np.ndarray, "N K"]) -> QuantizedRows:
-    """Returns the rows in 8 bits.
-
-    The largest number of a row becomes 127 or -127; a row of zeros has the scale 1.
-    """
-    rows = rows.astype(FLOAT32)
-    scales = abs(rows).max(axis=1) / INT8_MAX
-    scales = scales + (scales == 0.0)
-    return QuantizedRows((rows / scales[:, None]).round().astype(INT8), scales)
-
-
-def dequantize(rows: Float[Array, "*N K"] | QuantizedRows) -> Float[Array, "*N K"]:
-    """Returns quantized rows in float32, and other rows unchanged."""
-    return rows.integers * rows.scales[..., None] if isinstance(rows, QuantizedRows) else rows
-
-
-def linear_map(
-    x: Float[Array, "*rows K"],
-    weight: Weight,
-    dtype: jnp.dtype,
-    output_dtype: jnp.dtype,
-) -> Float[Array, "*rows N"]:
-    """Returns x times a weight: a matmul in `dtype`, or in int8 if the weight is quantized."""
-    if isinstance(weight, QuantizedRows):
-        return quantized_matmul(x, weight).astype(output_dtype)
-    if isinstance(weight, TransposedMatrix):
-        return flat_matmul(x, weight.transpose, dtype, output_dtype, is_transposed=True)
-    return flat_matmul(x, weight, dtype, output_dtype)
-
-
-def quantized_matmul(x: Float[Array, "*rows K"], weight: QuantizedRows) -> Float[Array, "*rows N"]:
-    """Returns x times a weight in float32, with sums in int32.
-
-    Each row of x has its own scale, so that a row's result does not depend on the other rows.
-    """
-    # (s_m q_m) . (s_n q_n) = s_m s_n (q_m . q_n), with integers q and scales s.
-    rows = quantize(_flatten(x, FLOAT32))
-    sums = jnp.einsum("mk,nk->mn", rows.integers, weight.integers, preferred_element_type=jnp.int32)
-    y = sums * rows.scales[:, None] * weight.scales[None]
-    return y.reshape(*x.shape[:-1], y.shape[-1])  # (*rows, N)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
@@ -170,7 +80,7 @@ def query_key_matmul(
 ) -> Float[Array, "B H T S"]:
     """Returns Q K^T of each head, in float32."""
     if _has_fast_batches(keys):
-        return _batched_nt(_heads_first(queries), _heads_first(keys))
+        return _batched_matmul(_heads_first(queries), _heads_first(keys), True)
     return jnp.einsum("bthd,bshd->bhts", queries, keys, preferred_element_type=FLOAT32)
 
 
@@ -180,7 +90,7 @@ def weight_value_matmul(
 ) -> Float[Array, "B T H d"]:
     """Returns the weighted sums of the values of each head, in the dtype of the values."""
     if _has_fast_batches(values):
-        heads = _batched_nn(weights, _heads_first(values)).astype(values.dtype)
+        heads = _batched_matmul(weights, _heads_first(values), False).astype(values.dtype)
     else:
         heads = jnp.einsum("bhts,bshd->bhtd", weights.astype(values.dtype), values)
     return jnp.swapaxes(heads, 1, 2)
@@ -196,57 +106,39 @@ def _heads_first(x: Float[Array, "B L H d"]) -> Float[Array, "B H L d"]:
     return jnp.swapaxes(x, 1, 2)
 
 
-# Matmuls of the last two axes, with float32 results. The operands have the dtype of b.
-
-
-@jax.custom_vjp
-def _batched_nt(a: Float[Array, "B H M K"], b: Float[Array, "B H N K"]) -> Float[Array, "B H M N"]:
-    y, _ = _batched_nt_forward(a, b)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _batched_matmul(
+    a: Float[Array, "B H M K"],
+    b: Float[Array, "B H K N"] | Float[Array, "B H N K"],
+    is_transposed: bool,
+) -> Float[Array, "B H M N"]:
+    """Returns a b, or a b^T if `is_transposed`, in float32. The operands have the dtype of b."""
+    y, _ = _batched_forward(a, b, is_transposed)
     return y
 
 
-def _batched_nt_forward(a, b):
-    return _batched_dot(a, b, 3), (a, b)
+def _batched_forward(a, b, is_transposed):
+    # The residual is the rounded a, which takes less memory, and an empty array of its dtype.
+    rounded = a.astype(b.dtype)
+    return _batched_dot(rounded, b, is_transposed), (rounded, b, jnp.zeros(0, a.dtype))
 
 
-def _batched_nt_backward(operands, d_y):
-    # y = a b^T: d_a = d_y b and d_b = d_y^T a.
-    a, b = operands
+def _batched_backward(is_transposed, residuals, d_y):
+    a, b, empty = residuals
     d_y = d_y.astype(b.dtype)
-    d_a = _batched_dot(d_y, b, 2)
-    d_b = _batched_dot(jnp.matrix_transpose(d_y), a, 2)
-    return d_a.astype(a.dtype), d_b.astype(b.dtype)
+    # y = a b: d_a = d_y b^T and d_b = a^T d_y. y = a b^T: d_a = d_y b and d_b = d_y^T a.
+    d_a = _batched_dot(d_y, b, not is_transposed)
+    left, right = (d_y, a) if is_transposed else (a, d_y)
+    d_b = _batched_dot(jnp.matrix_transpose(left), right, False)
+    return d_a.astype(empty.dtype), d_b.astype(b.dtype)
 
 
-_batched_nt.defvjp(_batched_nt_forward, _batched_nt_backward)
+_batched_matmul.defvjp(_batched_forward, _batched_backward)
 
 
-@jax.custom_vjp
-def _batched_nn(a: Float[Array, "B H M K"], b: Float[Array, "B H K N"]) -> Float[Array, "B H M N"]:
-    y, _ = _batched_nn_forward(a, b)
-    return y
-
-
-def _batched_nn_forward(a, b):
-    # The residual is the rounded a, which takes less memory.
-    a = a.astype(b.dtype)
-    return _batched_dot(a, b, 2), (a, b)
-
-
-def _batched_nn_backward(operands, d_y):
-    # y = a b: d_a = d_y b^T and d_b = a^T d_y. The gradient of a is not rounded.
-    a, b = operands
-    d_y = d_y.astype(b.dtype)
-    d_a = _batched_dot(d_y, b, 3)
-    d_b = _batched_dot(jnp.matrix_transpose(a), d_y, 2)
-    return d_a, d_b.astype(b.dtype)
-
-
-_batched_nn.defvjp(_batched_nn_forward, _batched_nn_backward)
-
-
-def _batched_dot(a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
-    """Sums over the last axis of a and `axis` of b, without transposes within the matmul."""
+def _batched_dot(a: jax.Array, b: jax.Array, is_transposed: bool) -> jax.Array:
+    # The layouts keep transposes out of the matmul.
+    axis = 3 if is_transposed else 2
     dimensions = (((3,), (axis,)), ((0, 1), (0, 1)))
     y = jax.lax.dot_general(
         _row_major(a), _row_major(b), dimensions, preferred_element_type=FLOAT32

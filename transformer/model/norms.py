@@ -11,6 +11,8 @@ from transformer.config.types import Config
 from transformer.model.linear import expand_to_rank
 from transformer.model.matmul import matmul_dtype
 
+Rows = Float[Array, "*rows D"]
+
 
 class LayerNorm(nnx.LayerNorm):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al. 2016).
@@ -18,19 +20,19 @@ class LayerNorm(nnx.LayerNorm):
     Parameters, computation and gradients are float32. Flax would round the gradients.
     """
 
-    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+    def __call__(self, x: Rows) -> Rows:
         dtype = matmul_dtype(self.dtype)
         return normalize(x, self.scale[...], self.bias[...], self.epsilon, dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def normalize(
-    x: Float[Array, "*rows D"],
+    x: Rows,
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
     epsilon: float,
     dtype: jnp.dtype,
-) -> Float[Array, "*rows D"]:
+) -> Rows:
     """Returns the layer normalization of x in `dtype`."""
     return _forward(x, scale, bias, epsilon, dtype)[0]
 
@@ -78,7 +80,7 @@ normalize.defvjp(_forward, _backward)
 class RMSNorm(nnx.RMSNorm):
     """x / sqrt(mean of x^2 + epsilon) * scale in float32 (Zhang and Sennrich 2019)."""
 
-    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+    def __call__(self, x: Rows) -> Rows:
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
         inverse = jax.lax.rsqrt(mean_square + self.epsilon)

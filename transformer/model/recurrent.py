@@ -14,6 +14,8 @@ from transformer.model.masks import Mask
 from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.model.partitioning import shard_rows
 
+Vectors = Float[Array, "B L D"]
+
 
 class RecurrentUnit(nnx.Module):
     """Base class of units with a state s_t = decay_t * s_{t-1} + increment_t.
@@ -24,12 +26,12 @@ class RecurrentUnit(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B T D"],
+        x: Vectors,
         keys_values: Any,
         mask: Mask,
         rngs: nnx.Rngs | None = None,
         *_: Any,
-    ) -> Float[Array, "B T D"]:
+    ) -> Vectors:
         """Maps whole rows. The state restarts from 0 in each segment of the mask.
 
         The other arguments are those of attention and have no effect.
@@ -66,19 +68,11 @@ class Ssru(RecurrentUnit):
         self.state_width = d_model
         self.dtype = model_config.dtype
 
-    def terms(
-        self,
-        x: Float[Array, "B L D"],
-    ) -> tuple[Float[Array, "B L D"], Float[Array, "B L D"]]:
+    def terms(self, x: Vectors) -> tuple[Vectors, Vectors]:
         forget = jax.nn.sigmoid(self.forget(x))
         return forget, (1.0 - forget) * self.input(x)
 
-    def output(
-        self,
-        x: Float[Array, "B L D"],
-        states: Float[Array, "B L D"],
-        rngs: Any,
-    ) -> Float[Array, "B L D"]:
+    def output(self, x: Vectors, states: Vectors, rngs: Any) -> Vectors:
         return jax.nn.relu(states).astype(matmul_dtype(self.dtype))
 
 
@@ -98,20 +92,17 @@ class AverageAttention(RecurrentUnit):
         self.state_width = d_model + 1
         self.dtype = model_config.dtype
 
-    def terms(
-        self,
-        x: Float[Array, "B L D"],
-    ) -> tuple[Float[Array, "B L 1"], Float[Array, "B L D+1"]]:
+    def terms(self, x: Vectors) -> tuple[Float[Array, "B L 1"], Float[Array, "B L D+1"]]:
         """Returns 1 and [x; 1], so that the state is the sum of the inputs and their number."""
         ones = jnp.ones((*x.shape[:2], 1), FLOAT32)
         return ones, jnp.concatenate([x.astype(FLOAT32), ones], axis=-1)
 
     def output(
         self,
-        x: Float[Array, "B L D"],
+        x: Vectors,
         states: Float[Array, "B L D+1"],
         rngs: nnx.Rngs | None,
-    ) -> Float[Array, "B L D"]:
+    ) -> Vectors:
         # g_t: the FFN of the average, which is the sum of the inputs over their number.
         averages = (states[..., :-1] / states[..., -1:]).astype(x.dtype)
         averages = self.feed_forward(averages, rngs)

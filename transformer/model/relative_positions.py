@@ -16,7 +16,7 @@ T5_BUCKETS = 32
 T5_DISTANCE = 128  # the last bucket has all distances from this one on
 
 
-Queries = Float[Array, "B T H dk"]
+Heads = Float[Array, "B T H dk"]
 Positions = Int[Array, "#B T"]
 KeyPositions = Int[Array, "#B S"]
 ScoreBias = Float[Array, "#B H T S"]
@@ -29,15 +29,15 @@ class RelativePositions(nnx.Module):
 
     def rotate(
         self,
-        x: Float[Array, "B L H dk"],
-        positions: Int[Array, "#B L"] | None,
-    ) -> Float[Array, "B L H dk"]:
+        x: Heads,
+        positions: Positions | None,
+    ) -> Heads:
         """Returns projected queries or keys at these positions, as the score takes them."""
         return x
 
     def score_bias(
         self,
-        queries: Queries,
+        queries: Heads,
         positions: Positions | None,
         key_positions: KeyPositions | None,
     ) -> ScoreBias | None:
@@ -57,9 +57,9 @@ class Rotary(RelativePositions):
 
     def rotate(
         self,
-        x: Float[Array, "B L H dk"],
-        positions: Int[Array, "#B L"] | None,
-    ) -> Float[Array, "B L H dk"]:
+        x: Heads,
+        positions: Positions | None,
+    ) -> Heads:
         planes = x.shape[-1] // 2
         angles = phases(positions, planes, planes)[:, :, None]  # (B, L, 1, d_k / 2)
         sin = jnp.sin(angles)
@@ -89,7 +89,7 @@ class Shaw(RelativePositions):
 
     def score_bias(
         self,
-        queries: Queries,
+        queries: Heads,
         positions: Positions,
         key_positions: KeyPositions,
     ) -> ScoreBias:
@@ -109,7 +109,7 @@ class Alibi(RelativePositions):
 
     def score_bias(
         self,
-        queries: Queries,
+        queries: Heads,
         positions: Positions,
         key_positions: KeyPositions,
     ) -> ScoreBias:
@@ -134,7 +134,7 @@ class T5Bias(RelativePositions):
 
     def score_bias(
         self,
-        queries: Queries,
+        queries: Heads,
         positions: Positions,
         key_positions: KeyPositions,
     ) -> ScoreBias:

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
+from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.types import Config
@@ -37,6 +37,13 @@ class MaskedLanguageModel(TokenModel):
         return self.encoder(source, segments=source_segments, positions=source_positions, rngs=rngs)
 
 
+@struct.dataclass
+class PromptedCache(DecodingCache):
+    """The cache of a language model, with the prompts that its hypotheses begin with."""
+
+    prompt: Int[Array, "B S"]
+
+
 class LanguageModel(TokenModel):
     """A decoder without an encoder, which maps tokens to the logits of each next token."""
 
@@ -57,21 +64,21 @@ class LanguageModel(TokenModel):
             target_input, segments=target_segments, positions=target_positions, rngs=rngs
         )
 
-    def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
+    def start_cache(self, prompt: Int[Array, "B S"], beams: int, length: int) -> PromptedCache:
         """Returns a cache for `beams` hypotheses for each prompt (tokens and EOS).
 
         Hypotheses have at most `length` tokens, BOS included.
         """
         # Without an encoder there is no memory to attend to.
         cache = self.decoder.start_cache(None, None, len(prompt), beams, length)
-        return cache.replace(prompt=prompt)
+        return PromptedCache(**vars(cache), prompt=prompt)
 
     def decode_step(
         self,
         tokens: Int[Array, "B K"],
         position: Int[Array, ""],
-        cache: DecodingCache,
-    ) -> tuple[Float[Array, "B K V"], DecodingCache]:
+        cache: PromptedCache,
+    ) -> tuple[Float[Array, "B K V"], PromptedCache]:
         """Returns the logits of the tokens that follow `tokens`, and the new cache.
 
         All hypotheses have their token at the same `position`; BOS is at 0. Before the end of the

@@ -59,8 +59,8 @@ class Stack(nnx.Module):
             has_final_norm = model_config.norm_position != "post"
         self.final_norm = make_norm(model_config, rngs) if has_final_norm else None
 
-        self.dropout = model_config.dropout
-        self.final_dropout = model_config.final_dropout
+        self.dropout_rate = model_config.dropout
+        self.final_dropout_rate = model_config.final_dropout
         self.layer_drop = model_config.layer_drop
         self.remat = REMATS[model_config.remat]
         self.layers = nnx.List(
@@ -106,7 +106,7 @@ class Stack(nnx.Module):
             if drops_layers:
                 y = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x)
             x = y
-        return dropout(self.apply_final_norm(x), self.final_dropout, rngs)
+        return dropout(self.apply_final_norm(x), self.final_dropout_rate, rngs)
 
     def visible_segments(
         self,
@@ -134,7 +134,7 @@ class Stack(nnx.Module):
         if self.positions is not None:
             # In float32, because the gradient of a learned position is a sum over rows.
             x = (x + self.positions(positions)).astype(x.dtype)
-        return dropout(x, self.dropout, rngs)
+        return dropout(x, self.dropout_rate, rngs)
 
     def apply_final_norm(self, x: Float[Array, "B L D"]) -> Float[Array, "B L D"]:
         return x if self.final_norm is None else self.final_norm(x)
@@ -219,27 +219,26 @@ class Decoder(Stack):
         slots = cache.slots.at[:, :, position].set(jnp.arange(beams)[None])
         cache = cache.replace(slots=slots)
         self_mask = cache.self_mask
+        self_attentions = []
 
         # A layer as in training, but its attentions read and extend the cache.
         def apply_layer(layer, relative_positions, memory, self_cache, x):
             def attend_self(x):
-                nonlocal self_cache
-                out, self_cache = self_cache.step(
+                out, extended_cache = self_cache.step(
                     layer.self_attention, x, position, relative_positions, self_mask
                 )
+                self_attentions.append(extended_cache)
                 return out
 
             def attend_memory(x):
                 queries = layer.cross_attention.project_queries(x)
                 return memory.attend(layer.cross_attention, queries, cache.memory_mask)
 
-            x = layer(x, attend_self, None if memory is None else attend_memory, None)
-            return x, self_cache
+            return layer(x, attend_self, None if memory is None else attend_memory, None)
 
-        self_attentions = []
-        for layer, relative_positions, memory, self_cache in zip(
+        layers = zip(
             self.layers, self.relations, cache.memories, cache.self_attentions, strict=True
-        ):
-            x, self_cache = apply_layer(layer, relative_positions, memory, self_cache, x)
-            self_attentions.append(self_cache)
+        )
+        for layer_and_cache in layers:
+            x = apply_layer(*layer_and_cache, x)
         return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))

@@ -44,21 +44,23 @@ def describe(run: Run) -> Iterator[str]:
 
 def batch_lines(run: Run, loader: Loader) -> Iterator[str]:
     """Yields the lines about batches and epochs."""
-    plan = loader.epoch_plan
-    for use in plan.stats:
+    epoch_plan = loader.epoch_plan
+    for use in epoch_plan.stats:
         padding = f"{100 * use.padding_fraction:.1f} % padding"
         yield f"batches     {use.bucket}: {use.batches} per epoch, {padding}"
-    yield f"batches     padding in all: {100 * plan.padding_fraction:.1f} %{run.padding_note}"
+    yield f"batches     padding in all: {100 * epoch_plan.padding_fraction:.1f} %{run.padding_note}"
 
     # A run may change the number of batches that it accumulates, so that an epoch has fewer steps.
     training_phases = phases(run.config.training)
     (_, first_count), *later = training_phases
-    steps_per_epoch = f"{len(plan) / first_count:,.1f} steps"
+    steps_per_epoch = f"{len(epoch_plan) / first_count:,.1f} steps"
     if later:
-        changes = [f"{len(plan) / count:,.1f} from step {steps.start} on" for steps, count in later]
+        changes = [
+            f"{len(epoch_plan) / count:,.1f} from step {steps.start} on" for steps, count in later
+        ]
         steps_per_epoch += f" ({', '.join(changes)})"
     num_batches = sum(len(steps) * count for steps, count in training_phases)
-    epochs = num_batches / len(plan)
+    epochs = num_batches / len(epoch_plan)
 
     lengths = loader.pairs.lengths  # (pairs, 2)
     source_tokens, target_tokens = lengths.sum(axis=0, dtype=np.int64).tolist()

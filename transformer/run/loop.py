@@ -97,7 +97,7 @@ def train_from(
     """
     if progress.is_finished(run.config.training):
         return progress
-    with Loader(run.corpus, run.config, progress.position, run.train_step.mesh) as loader:
+    with Loader(run.corpus, run.config, progress.data_position, run.train_step.mesh) as loader:
         logging.info(
             "Batches: %d per epoch, %.1f %% padding%s, %d shapes (--plan lists them).",
             len(loader.epoch_plan),
@@ -144,52 +144,73 @@ def take_steps(
 ) -> Progress:
     """Updates, validates and saves, as `train_from` describes, with the batches of the loader."""
     training_config = run.config.training
-    checkpoint_config = run.config.checkpoint
+    last_step = training_config.steps
     window = TrainingWindow(progress.window)
     started = time.perf_counter() - progress.seconds
     stop = False
     while not stop:
         # An update. A run that resumes repeats an interrupted validation before its next update.
         if not progress.validation_due(training_config):
-            hooks.before_step(progress.step + 1)
+            step = progress.step + 1
+            hooks.before_step(step)
             with hooks.during("wait for data"):
-                num_batches = batches_at(progress.step + 1, training_config)
-                positions, batches, stats = zip(*itertools.islice(loader, num_batches), strict=True)
+                items = itertools.islice(loader, batches_at(step, training_config))
+                data_positions, batches, stats = zip(*items, strict=True)
             state, metrics = run.train_step(state, batches)
             seconds = time.perf_counter() - started
-            progress = progress.after_update(positions[-1], stats, seconds)
+            progress = progress.after_update(data_positions[-1], stats, seconds)
             hooks.after_step(progress, metrics)
-
-            # Reading `state.skipped` waits for the device, so only the logged steps do it.
-            is_logged = is_due(progress.step, training_config.log_every, training_config.steps)
-            if is_logged and int(state.skipped) >= training_config.max_skipped:
-                raise Diverged(state, progress, batches)
             window.add(metrics, stats)
-            values = window.summary(loader.data_wait_seconds) if is_logged else None
-            if values:
-                hooks.on_log(progress, values)
-                window = TrainingWindow({}, loader.data_wait_seconds)
+
+            if is_due(step, training_config.log_every, last_step):
+                # Reading the count waits for the device, so only the logged steps do it.
+                if int(state.skipped) >= training_config.max_skipped:
+                    raise Diverged(state, progress, batches)
+                window = log(window, progress, loader, hooks)
 
         if progress.validation_due(training_config):
             with contextlib.suppress(Interrupted), window.pause(), hooks.during("validating"):
-                # The devices have computed all updates by now, so their time is not counted here.
-                validation_started = time.perf_counter()
-                values, samples = run.validation(state.eval_parameters, hooks.poll)
-                now = time.perf_counter()
-                progress = dataclasses.replace(
-                    progress.after_validation(values, checkpoint_config.best_metric),
-                    seconds=now - started,
-                    validation_seconds=progress.validation_seconds + now - validation_started,
-                )
-                hooks.on_validation(progress, values, samples)
+                progress = validate(state, progress, run, hooks, started)
 
         # The hooks are asked once per step: a signal during the saving stops after the next step.
         stop = hooks.stop_requested() or progress.is_finished(training_config)
-        is_regular = is_due(progress.step, checkpoint_config.every, training_config.steps)
+        is_regular = is_due(progress.step, run.config.checkpoint.every, last_step)
         if stop or progress.is_best or is_regular:
             with window.pause(), hooks.during("saving"):
-                progress = dataclasses.replace(
-                    progress, window=window.totals(), skipped=int(state.skipped)
-                )
+                totals = window.totals()
+                progress = dataclasses.replace(progress, window=totals, skipped=int(state.skipped))
                 checkpoints.save(state, progress)
+    return progress
+
+
+def log(window: TrainingWindow, progress: Progress, loader: Loader, hooks: Hooks) -> TrainingWindow:
+    """Passes the values of a training line to the hooks, and returns the window of the next line.
+
+    If all updates were skipped, there is no line, and the window continues.
+    """
+    values = window.summary(loader.data_wait_seconds)
+    if values is None:
+        return window
+    hooks.on_log(progress, values)
+    return TrainingWindow({}, loader.data_wait_seconds)
+
+
+def validate(
+    state: TrainState, progress: Progress, run: Run, hooks: Hooks, started: float
+) -> Progress:
+    """Validates, and returns the progress after it.
+
+    `started` is the time at which the run began, without pauses between its starts. Raises
+    Interrupted if a signal arrives.
+    """
+    # The devices have computed all updates by now, so their time is not counted here.
+    validation_started = time.perf_counter()
+    values, samples = run.validation(state.eval_parameters, hooks.poll)
+    now = time.perf_counter()
+    progress = dataclasses.replace(
+        progress.after_validation(values, run.config.checkpoint.best_metric),
+        seconds=now - started,
+        validation_seconds=progress.validation_seconds + now - validation_started,
+    )
+    hooks.on_validation(progress, values, samples)
     return progress

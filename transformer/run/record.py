@@ -13,7 +13,7 @@ from transformer.run.trackers import TRACKERS, Tracker
 from transformer.support import files
 from transformer.support.errors import MALFORMED
 from transformer.training.progress import Progress, Record
-from transformer.training.validation import ValidationSample
+from transformer.training.samples import ValidationSample
 from transformer.workdir import Workdir
 
 # Measured values, which are rounded, since they differ between runs anyway.

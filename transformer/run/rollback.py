@@ -75,7 +75,7 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
     The gradients are computed on the last batch.
     """
     step = diverged.progress.step
-    position = diverged.progress.position
+    data_position = diverged.progress.data_position
     train_step = run.train_step
     batch = train_step.place(diverged.batches[-1])
     gradients, _ = train_step.gradients(diverged.state, batch, 0, train_step.seed)
@@ -85,8 +85,8 @@ def give_up(run: Run, diverged: Diverged) -> NoReturn:
             "%s: norm of parameters %.4g, of gradients %.4g", name, norm, gradient_norms[name]
         )
     raise UserError(
-        f"step {step}, up to batch {position.batch} of epoch {position.epoch}: "
+        f"step {step}, up to batch {data_position.batch} of epoch {data_position.epoch}: "
         f"training diverged: {int(diverged.state.skipped)} updates in a row were not finite; "
-        f"rollbacks: {position.num_rollbacks}; lower optimizer.learning_rate, "
+        f"rollbacks: {data_position.num_rollbacks}; lower optimizer.learning_rate, "
         "raise optimizer.warmup_steps or set optimizer.clip_norm, in a new workdir"
     )

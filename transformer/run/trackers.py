@@ -24,7 +24,7 @@ from transformer.support import files
 from transformer.support.errors import UserError
 from transformer.support.extras import EXTRAS, install_command
 from transformer.training.progress import Record
-from transformer.training.validation import ValidationSample
+from transformer.training.samples import ValidationSample
 from transformer.workdir import Workdir
 
 # Values of a line that identify it or only count.

@@ -6,7 +6,7 @@ from transformer.config.types import Config
 def phases(training_config: Config) -> list[tuple[range, int]]:
     """Returns the steps of each phase of a run, from 1 on, and the batches of each of its updates.
 
-    `training_config` is `config.training`. Phases that begin after the last step are left out.
+    Phases that begin after the last step are left out.
     """
     # The first step and the number of batches of each phase.
     starts = [(1, training_config.accumulation)]

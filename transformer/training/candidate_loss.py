@@ -80,9 +80,9 @@ class CandidateLoss(ProjectedLoss):
         )
         log_p = -jnp.sum(is_token * token_nll, axis=1).reshape(rewards.shape)
 
-        # The gradient of the loss is that of a sum of token losses with these weights.
-        loss = CANDIDATE_LOSSES[self.training.candidate_loss]
-        slopes = jax.grad(lambda x: jnp.sum(loss(x, rewards, self.training)))(log_p)  # (G, K)
+        # The gradient of the loss is that of a sum of token losses with these weights (G, K).
+        loss = CANDIDATE_LOSSES[self.training_config.candidate_loss]
+        slopes = jax.grad(lambda x: jnp.sum(loss(x, rewards, self.training_config)))(log_p)
         criterion = self._sum_nll(output, targets, -slopes.reshape(-1, 1) * is_token)
 
         # The likelihood is that of one candidate of each source.
@@ -90,10 +90,10 @@ class CandidateLoss(ProjectedLoss):
         output = output._replace(hidden=_take_candidates(output.hidden, best))
         targets = _take_candidates(targets, best)
         is_token = _take_candidates(is_token, best)
-        losses = functools.partial(token_losses, training=self.training, passes=1)
+        losses = functools.partial(token_losses, training_config=self.training_config, passes=1)
         likelihood, sums = projected_loss(losses, 1, self.mesh, output, targets, is_token)
-        if self.training.likelihood_weight:
-            criterion += self.training.likelihood_weight * likelihood
+        if self.training_config.likelihood_weight:
+            criterion += self.training_config.likelihood_weight * likelihood
         return criterion, sums
 
     def _sum_nll(self, output: Output, targets: Tokens, weights: PerToken) -> Float[Array, ""]:

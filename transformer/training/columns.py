@@ -35,6 +35,11 @@ def rows_per_chunk(bytes_per_row: int, table_bytes: int) -> int:
     return max(limit // bytes_per_row, 1)
 
 
+def pad_rows(x: Array, rows: int) -> Array:
+    """Returns x with zeros in further rows, so that it has `rows` in all."""
+    return jnp.pad(x, ((0, rows - len(x)), *[(0, 0)] * (x.ndim - 1)))
+
+
 @dataclass(frozen=True)
 class Columns:
     """The columns of the logits on one device: the whole vocabulary, or a part if a mesh splits it.
@@ -73,7 +78,7 @@ class Columns:
 
     def max_and_exponentials(self, x: Logits) -> tuple[PerToken, PerToken]:
         """Returns the maximum and sum(exp(x - maximum)) over the vocabulary, as constants."""
-        return _max_and_exponentials(jax.lax.stop_gradient(x), self.axis)
+        return max_and_exponentials(jax.lax.stop_gradient(x), self.axis)
 
     def logsumexp(self, x: Logits) -> PerToken:
         """Returns log(sum(exp(x))) over the vocabulary."""
@@ -89,7 +94,7 @@ def _logsumexp(x: Logits, axis: str | None) -> PerToken:
 
 
 def _logsumexp_forward(x, axis):
-    maximum, exponentials = _max_and_exponentials(x, axis)
+    maximum, exponentials = max_and_exponentials(x, axis)
     return maximum + jnp.log(exponentials), (x, maximum, exponentials)
 
 
@@ -103,14 +108,6 @@ def _logsumexp_backward(axis, residuals, gradient):
 _logsumexp.defvjp(_logsumexp_forward, _logsumexp_backward)
 
 
-def _max_and_exponentials(x: Logits, axis: str | None) -> tuple[PerToken, PerToken]:
-    maximum, exponentials = max_and_exponentials(x)
-    if axis is None:
-        return maximum, exponentials
-    largest = jax.lax.pmax(maximum, axis)
-    return largest, jax.lax.psum(exponentials * jnp.exp(maximum - largest), axis)
-
-
 # XLA for CPUs would write the masked values of a sum to memory, so CPUs gather. The gradient is
 # written by hand, because that of a gather is a scatter, which is slow.
 @jax.custom_vjp
@@ -119,36 +116,40 @@ def _gather(x: Logits, tokens: Tokens) -> PerToken:
 
 
 def _gather_forward(x, tokens):
-    # An empty array has the shape of x without its contents.
-    return _gather(x, tokens), (jnp.zeros((0, x.shape[-1]), x.dtype), tokens)
+    return _gather(x, tokens), (x, tokens)
 
 
 def _gather_backward(residuals, gradient):
-    empty, tokens = residuals
-    columns = jnp.arange(empty.shape[-1])[None, None]  # (1, 1, C)
+    x, tokens = residuals
+    columns = jnp.arange(x.shape[-1])[None, None]  # (1, 1, C)
     return jnp.where(columns == tokens[..., None], gradient[..., None], 0.0), None
 
 
 _gather.defvjp(_gather_forward, _gather_backward)
 
 
-def max_and_exponentials(
-    x: Float[Array, "*rows C"],
-) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-    """Returns the maximum of each row and the sum of exp(x - maximum).
+def max_and_exponentials(x: Logits, axis: str | None) -> tuple[PerToken, PerToken]:
+    """Returns the maximum of each row and the sum of exp(x - maximum), over all devices of `axis`.
 
     CPUs read x twice, which is faster there (docs/performance.md).
     """
     if target_platform() == "cpu":
         maximum = jnp.max(x, axis=-1)
-        return maximum, jnp.sum(jnp.exp(x - maximum[..., None]), axis=-1)
+        exponentials = jnp.sum(jnp.exp(x - maximum[..., None]), axis=-1)
+    else:
+        start = jnp.float32(LOWEST), jnp.float32(0.0)
+        operands = (x, jnp.ones_like(x))
+        maximum, exponentials = jax.lax.reduce(operands, start, _merge, (x.ndim - 1,))
+    if axis is None:
+        return maximum, exponentials
 
-    # Merges the (maximum, sum) of two parts of a row: each sum is rescaled to the larger maximum.
-    def merge(a, b):
-        maximum = jnp.maximum(a[0], b[0])
-        sum_a = a[1] * jnp.exp(a[0] - maximum)
-        sum_b = b[1] * jnp.exp(b[0] - maximum)
-        return maximum, sum_a + sum_b
+    largest = jax.lax.pmax(maximum, axis)
+    return largest, jax.lax.psum(exponentials * jnp.exp(maximum - largest), axis)
 
-    start = jnp.float32(LOWEST), jnp.float32(0.0)
-    return tuple(jax.lax.reduce((x, jnp.ones_like(x)), start, merge, (x.ndim - 1,)))
+
+def _merge(a, b):
+    """Merges the (maximum, sum) of two parts of a row: rescales each sum to the larger maximum."""
+    maximum = jnp.maximum(a[0], b[0])
+    sum_a = a[1] * jnp.exp(a[0] - maximum)
+    sum_b = b[1] * jnp.exp(b[0] - maximum)
+    return maximum, sum_a + sum_b

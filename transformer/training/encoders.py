@@ -17,8 +17,8 @@ from transformer.data.corpus.annotations import word_starts
 from transformer.model.partitioning import row_shards
 from transformer.model.single_stack import BLANK, CtcTransformer, emits_token, left_align
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
-from transformer.training.columns import rows_per_chunk
-from transformer.training.loss import LossSums
+from transformer.training.columns import Tokens, pad_rows, rows_per_chunk
+from transformer.training.loss import CriterionAndSums, LossSums
 
 MASK = BOS  # the input in place of a masked token; no source has BOS
 # Of the masked tokens, these fractions become MASK and a random token. The rest stays (Devlin et
@@ -79,7 +79,7 @@ def ctc_loss(
     model: CtcTransformer,
     batch: Batch,
     rngs: nnx.Rngs | None,
-) -> tuple[Float[Array, ""], LossSums]:
+) -> CriterionAndSums:
     """Returns the sum of -log p(target) and the sums that a step reports.
 
     p(target) sums over all alignments with the frames. Targets that need more frames than the
@@ -108,7 +108,7 @@ def chunk_sums(
     model: CtcTransformer,
     hidden: Float[Array, "B F D"],
     frames: Int[Array, "B F"],
-    targets: Int[Array, "B T"],
+    targets: Tokens,
 ) -> LossSums:
     """Returns the sums over some rows, from the logits of all their frames."""
     labels = jnp.where(targets == EOS, PAD, targets)
@@ -131,7 +131,7 @@ def chunk_sums(
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 
 
-def needed_frames(labels: Int[Array, "B T"]) -> Int[Array, "B"]:
+def needed_frames(labels: Tokens) -> Int[Array, "B"]:
     """Returns the smallest number of frames for these labels.
 
     Equal neighbours have a BLANK between them.
@@ -149,7 +149,5 @@ def _split(x: Array, max_rows: int, devices: int) -> Array:
     count = math.ceil(rows_per_device / max_rows)
     rows = devices * math.ceil(rows_per_device / count)
 
-    padding = count * rows - len(x)
-    x = jnp.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1)))
-    x = x.reshape(rows, count, *x.shape[1:])
+    x = pad_rows(x, count * rows).reshape(rows, count, *x.shape[1:])
     return jnp.swapaxes(x, 0, 1)  # (count, rows, ...)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config.types import guided_heads
 from transformer.data.batches.collation import Batch
-from transformer.training.loss import LossSums
+from transformer.training.loss import CriterionAndSums
 from transformer.training.projected_loss import ProjectedLoss
 
 SMALLEST = 1e-6  # smaller weights have the loss of this one
@@ -23,7 +23,7 @@ class GuidedLoss(ProjectedLoss):
         model: nnx.Module,
         batch: Batch,
         rngs: nnx.Rngs | None,
-    ) -> tuple[Float[Array, ""], LossSums]:
+    ) -> CriterionAndSums:
         batch = dict(batch)
         links = batch.pop("links", None)
         if links is None:
@@ -33,7 +33,7 @@ class GuidedLoss(ProjectedLoss):
         capture = nnx.capture(super().__call__, nnx.Intermediate)
         (loss, sums), captured = capture(model, batch, rngs)
         layers = captured["decoder"]["layers"]
-        heads = guided_heads(self.training)
+        heads = guided_heads(self.training_config)
         attentions = [
             layers[layer]["cross_attention"]["weights"].get_value()[0][:, head]  # (B, T, S)
             for layer, head in heads
@@ -48,7 +48,7 @@ class GuidedLoss(ProjectedLoss):
         guided *= jnp.repeat(target_weights, passes, axis=0)
 
         # The mean over passes and heads.
-        weight = self.training.guided_weight
+        weight = self.training_config.guided_weight
         return loss + weight * jnp.sum(guided) / (passes * len(heads)), sums
 
 

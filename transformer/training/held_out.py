@@ -32,7 +32,10 @@ from transformer.training.loss import LossSums
 from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record, per_token_means
 
-TRAINING_SAMPLE = 500  # pairs of each corpus of a mixture, whose loss is reported
+# The beginning of the names of losses of training corpora. The loss of each corpus of a mixture is
+# reported for a sample of TRAINING_SAMPLE pairs, without dropout.
+TRAIN_LOSS = "train_loss/"
+TRAINING_SAMPLE = 500
 
 
 def check_lengths(config: Config, corpus: Corpus, split: str) -> None:
@@ -140,8 +143,8 @@ def held_out_means(
     mesh = make_mesh(config, jax.local_devices()[:1])
     step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
     parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
-    (plan,) = loader.plan_in_order([(held_out, np.arange(len(held_out)))], config)
-    return step.over_batches(parameters, ValidationBatches(held_out, plan), lambda: None)
+    (epoch_plan,) = loader.plan_in_order([(held_out, np.arange(len(held_out)))], config)
+    return step.over_batches(parameters, ValidationBatches(held_out, epoch_plan), lambda: None)
 
 
 class ValidationTexts(NamedTuple):
@@ -150,7 +153,7 @@ class ValidationTexts(NamedTuple):
     texts: list[str]
     references: list[str]
     decoder: TextDecoder
-    data: Config  # the group `data` of the set
+    data_config: Config  # of the set
 
 
 def metric_names(config: Config) -> list[str]:
@@ -168,18 +171,17 @@ def name_scores(scores: dict[str, Record]) -> Record:
     """Returns the scores of all sets by name.
 
     The names are METRIC for the main set, whose key is "", METRIC/NAME for the set NAME, and
-    METRIC/mean for the means over all sets.
+    METRIC/mean for the means over all sets. Training corpora only have their `TRAIN_LOSS`.
     """
+    sets = {name: scores[name] for name in scores if not name.startswith(TRAIN_LOSS)}
     values = {}
-    for name, record in scores.items():
+    for name, record in sets.items():
         for metric, value in record.items():
             values[f"{metric}/{name}" if name else metric] = value
-    if len(scores) > 1:
-        for metric in scores[""]:
-            values[f"{metric}/mean"] = float(
-                np.mean([record[metric] for record in scores.values()])
-            )
-    return values
+    if len(sets) > 1:
+        for metric in sets[""]:
+            values[f"{metric}/mean"] = float(np.mean([record[metric] for record in sets.values()]))
+    return values | {name: scores[name]["loss"] for name in scores if name not in sets}
 
 
 def read_texts(config: Config, decoder: TextDecoder) -> ValidationTexts:
@@ -198,7 +200,7 @@ def make_batches(
 ) -> dict[str, ValidationBatches]:
     """Returns the batches of each validation set by name.
 
-    The batches of a sample of each part of a mixture have the name "train_loss/NAME".
+    The batches of a sample of the part NAME of a mixture have the name `TRAIN_LOSS` + NAME.
     """
     pairs = {}
     for name, valid in zip(held_out_sets(config), corpora, strict=True):
@@ -209,11 +211,11 @@ def make_batches(
     # Only the parts of a mixture have names.
     for name, count in zip(train.names, train.report["parts"], strict=False):
         size = min(count, TRAINING_SAMPLE)
-        pairs[f"train_loss/{name}"] = train, first + np.arange(size) * count // size
+        pairs[TRAIN_LOSS + name] = train, first + np.arange(size) * count // size
         first += count
 
-    plans = loader.plan_in_order(list(pairs.values()), config)
+    epoch_plans = loader.plan_in_order(list(pairs.values()), config)
     return {
-        name: ValidationBatches(pairs[name][0], plan)
-        for name, plan in zip(pairs, plans, strict=True)
+        name: ValidationBatches(pairs[name][0], epoch_plan)
+        for name, epoch_plan in zip(pairs, epoch_plans, strict=True)
     }

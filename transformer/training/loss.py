@@ -35,6 +35,9 @@ class LossSums:
         return cls(*(jnp.zeros(()) for _ in dataclasses.fields(cls)))
 
 
+# The summed criterion, and the sums that a step reports.
+CriterionAndSums = tuple[Float[Array, ""], LossSums]
+
 # Functions of (columns, targets (B, T, 1)) that return the weight of each column in the smoothing.
 # The weights sum to 1.
 LABEL_SMOOTHING_SUPPORTS = {
@@ -48,11 +51,15 @@ LABEL_SMOOTHING_SUPPORTS = {
 
 
 def label_smoothed(
-    logits: Logits, targets: Tokens, columns: Columns, training: Config, *teachers: Logits
+    logits: Logits, targets: Tokens, columns: Columns, training_config: Config, *teachers: Logits
 ) -> PerToken:
     """Returns the cross-entropy with `training.label_smoothing`."""
     return smoothed_cross_entropy(
-        logits, targets, columns, training.label_smoothing, training.label_smoothing_support
+        logits,
+        targets,
+        columns,
+        training_config.label_smoothing,
+        training_config.label_smoothing_support,
     )
 
 
@@ -65,20 +72,20 @@ def token_losses(
     targets: Tokens,
     columns: Columns,
     *teachers: Logits,
-    training: Config,
+    training_config: Config,
     passes: int,
 ) -> tuple[PerToken, PerToken]:
     """Returns the criterion that is trained on, and the loss that is reported.
 
-    `training` is `config.training`. With two passes (R-Drop), rows 2i and 2i + 1 are passes of the
-    same sentence. The logits of teachers are for experimental losses (docs/extending.md).
+    With two passes (R-Drop), rows 2i and 2i + 1 are passes of the same sentence. The logits of
+    teachers are for experimental losses (docs/extending.md).
     """
-    loss = TOKEN_LOSSES[training.loss](logits, targets, columns, training, *teachers)
+    loss = TOKEN_LOSSES[training_config.loss](logits, targets, columns, training_config, *teachers)
     if passes == 1:
         return loss, loss
     # The paper adds the losses of both passes (Liang et al. 2021, equation 3). This is their mean,
     # so all terms are halved.
-    return loss + training.r_drop / 2 * symmetric_kl(logits, columns), loss
+    return loss + training_config.r_drop / 2 * symmetric_kl(logits, columns), loss
 
 
 def sum_losses(
@@ -87,7 +94,7 @@ def sum_losses(
     targets: Tokens,
     columns: Columns,
     weights: PerToken,
-) -> tuple[Float[Array, ""], LossSums]:
+) -> CriterionAndSums:
     """Returns the weighted sums of a result of `token_losses` and of the other reported values."""
     criterion, loss = losses
     nll = cross_entropy(logits, targets, columns)

@@ -19,14 +19,13 @@ from transformer.model.transformer import Transformer
 from transformer.training.candidate_loss import CANDIDATE_LOSSES, CandidateLoss
 from transformer.training.encoders import ctc_loss, make_masking
 from transformer.training.guided_alignment import GuidedLoss
-from transformer.training.loss import LossSums
+from transformer.training.loss import CriterionAndSums
 from transformer.training.projected_loss import ProjectedLoss
 
 # A function of (batch of the loader, key). It returns the model's inputs and `target_output`.
 Inputs = Callable[[Batch, jax.Array], Batch]
-# A function of (model, inputs and targets, rngs of dropout, or None in evaluation). It returns the
-# summed criterion and the sums that a step reports.
-Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], tuple[jax.Array, LossSums]]
+# A function of (model, inputs and targets, rngs of dropout, or None in evaluation).
+Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], CriterionAndSums]
 
 
 def unchanged_corpus(corpus: Corpus, config: Config, tokenizer: Tokenizer) -> Corpus:

@@ -43,7 +43,7 @@ class Progress:
     corpus_tokens: list[int] = field(default_factory=list)
 
     @property
-    def position(self) -> DataPosition:
+    def data_position(self) -> DataPosition:
         return DataPosition(self.epoch, self.batch, len(self.rollbacks))
 
     @property
@@ -52,32 +52,26 @@ class Progress:
         return self.best_step == self.step
 
     def validation_due(self, training_config: Config) -> bool:
-        """True if a validation is due at this step and has not been done.
-
-        `training_config` is `config.training`.
-        """
+        """True if a validation is due at this step and has not been done."""
         if self.validated_step >= self.step:
             return False
         return is_due(self.step, training_config.eval_every, training_config.steps)
 
     def is_finished(self, training_config: Config) -> bool:
-        """True if all steps are done, or the patience is exhausted.
-
-        `training_config` is `config.training`.
-        """
+        """True if all steps are done, or the patience is exhausted."""
         if 0 < training_config.patience <= self.validations_since_best:
             return True
         return self.step >= training_config.steps and not self.validation_due(training_config)
 
     def after_update(
         self,
-        position: DataPosition,
+        data_position: DataPosition,
         stats: Sequence[BatchStats],
         seconds: float,
     ) -> "Progress":
         """Returns the progress after an update from these batches.
 
-        `position` is the position of the next batch.
+        `data_position` is the place of the next batch.
         """
         # A run that is not a mixture has no counts by corpus.
         by_corpus = [self.corpus_tokens, *(batch.corpus_tokens for batch in stats)]
@@ -85,8 +79,8 @@ class Progress:
         return dataclasses.replace(
             self,
             step=self.step + 1,
-            epoch=position.epoch,
-            batch=position.batch,
+            epoch=data_position.epoch,
+            batch=data_position.batch,
             examples=self.examples + sum(batch.sentences for batch in stats),
             tokens=self.tokens + sum(batch.target_tokens for batch in stats),
             corpus_tokens=[sum(column) for column in columns],

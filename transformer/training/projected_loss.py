@@ -29,9 +29,10 @@ from transformer.training.columns import (
     Logits,
     PerToken,
     Tokens,
+    pad_rows,
     rows_per_chunk,
 )
-from transformer.training.loss import LossSums, sum_losses, token_losses
+from transformer.training.loss import CriterionAndSums, LossSums, sum_losses, token_losses
 
 # A function of (logits, targets, columns, *logits of teachers). It returns the criterion of each
 # token, and the loss that is reported.
@@ -50,7 +51,7 @@ class Output(NamedTuple):
 class ProjectedLoss:
     """Maps a `TokenModel` and a batch to the summed criterion and the sums that a step reports."""
 
-    training: Config  # `config.training`
+    training_config: Config
     mesh: Mesh
 
     # constant models, whose logits the training loss receives too
@@ -61,13 +62,13 @@ class ProjectedLoss:
         model: nnx.Module,
         batch: Batch,
         rngs: nnx.Rngs | None,
-    ) -> tuple[Float[Array, ""], LossSums]:
+    ) -> CriterionAndSums:
         """Computes the loss of training, or of evaluation if `rngs` is None.
 
         Only training has the second pass of R-Drop and the teachers.
         """
         # Each sentence has a row for each pass, and counts once.
-        passes = 2 if self.training.r_drop and rngs is not None else 1
+        passes = 2 if self.training_config.r_drop and rngs is not None else 1
         batch = {name: jnp.repeat(array, passes, axis=0) for name, array in batch.items()}
         targets = batch.pop("target_output")
         weights = (targets != PAD) / jnp.float32(passes)
@@ -76,7 +77,9 @@ class ProjectedLoss:
         output = _output(model, batch, rngs)
         teachers = self.teachers if rngs is not None else ()
         teacher_outputs = tuple(_output(teacher, batch, None) for teacher in teachers)
-        losses = functools.partial(token_losses, training=self.training, passes=passes)
+        losses = functools.partial(
+            token_losses, training_config=self.training_config, passes=passes
+        )
         return projected_loss(losses, passes, self.mesh, output, targets, weights, teacher_outputs)
 
 
@@ -93,7 +96,7 @@ def projected_loss(
     targets: Tokens,
     weights: PerToken,
     teachers: tuple[Output, ...] = (),
-) -> tuple[Float[Array, ""], LossSums]:
+) -> CriterionAndSums:
     """Returns the weighted sum of the criterion over all tokens, and the sums that a step reports.
 
     `losses` receives the logits of some rows, with all passes of a sentence, and the logits of each
@@ -119,22 +122,17 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
     reduce statistics and gradients. The sentences must divide evenly over the devices.
     """
     vocab_size, d_model = output.table.shape
-    split_axes = [axis for axis, size in mesh.shape.items() if size > 1]
-    row_axes = tuple(axis for axis in ROW_AXES if axis in split_axes)
-    tensor = "tensor" if "tensor" in split_axes else None
+    row_axes = tuple(axis for axis in ROW_AXES if mesh.shape[axis] > 1)
+    tensor = "tensor" if mesh.shape["tensor"] > 1 else None
 
     # Between processes on CPUs, a reduce-scatter may return wrong sums (jax-ml/jax#40830).
     is_exact = target_platform() != "cpu" or jax.process_count() == 1
-    scatters = "fsdp" in split_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
+    scatters = "fsdp" in row_axes and d_model % mesh.shape["fsdp"] == 0 and is_exact
 
     # Each device of "tensor" computes the same number of columns, a multiple of its matrix units.
     multiple = COLUMN_MULTIPLE[target_platform()] * mesh.shape["tensor"]
     padding = -vocab_size % multiple
-
-    def pad(output):
-        hidden, table, bias = output
-        table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
-        return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
+    outputs = tuple(_pad_columns(x, padding) for x in (output, *teachers))
 
     def on_device(outputs, targets, weights):
         width = len(outputs[0].table)
@@ -157,21 +155,27 @@ def _with_gradients(losses, passes, mesh, output, targets, weights, teachers=())
         return result, Output(d_hidden, d_table, d_bias), of_tokens
 
     rows = P(row_axes)
-    specs = Output(hidden=rows, table=P(tensor), bias=P(tensor))
+    specs = Output(rows, P(tensor), P(tensor))
     gradient_specs = specs._replace(table=P(tensor, "fsdp" if scatters else None))
     sharded = jax.shard_map(
         on_device,
         mesh=mesh,
-        in_specs=((specs,) * (1 + len(teachers)), rows, rows),
+        in_specs=((specs,) * len(outputs), rows, rows),
         out_specs=(P(), gradient_specs, rows),
     )
-    outputs = tuple(map(pad, (output, *teachers)))
     result, (d_hidden, *d_table_and_bias), of_tokens = sharded(outputs, targets, weights)
     d_output = Output(d_hidden, *jax.tree.map(lambda d: d[:vocab_size], d_table_and_bias))
     return result, (d_output, of_tokens)
 
 
 projected_loss.defvjp(_with_gradients, _backward)
+
+
+def _pad_columns(output: Output, padding: int) -> Output:
+    """Adds columns without tokens, and converts the table to the dtype of `hidden`."""
+    hidden, table, bias = output
+    table = jnp.pad(table.astype(hidden.dtype), ((0, padding), (0, 0)))
+    return Output(hidden, table, None if bias is None else jnp.pad(bias, (0, padding)))
 
 
 def _sum_over(axes: tuple[str | None, ...], x):
@@ -188,14 +192,13 @@ def _sum_chunks(
     targets: Tokens,
     weights: PerToken,
 ) -> tuple[tuple, tuple[Float[Array, "B T D"], PerToken]]:
-    """Returns ((criterion, sums), d_table, d_bias), summed over the rows of a device, and for each
-    token d_hidden and the criterion.
+    """Returns sums over the rows of a device, and values of each token.
 
-    The outputs are the model's and its teachers'. Their tables have the columns of the device.
+    The sums are ((criterion, sums), d_table, d_bias), the values (d_hidden, criterion). The outputs
+    are the model's and its teachers'. Their tables have the columns of the device.
     """
     hidden, table, bias = outputs[0]
     rows, length = targets.shape
-    d_model = hidden.shape[-1]
 
     # Chunks of equal size, as few as memory allows. All passes of a sentence are in one chunk.
     sentences = rows // passes
@@ -203,37 +206,10 @@ def _sum_chunks(
     count = math.ceil(sentences / rows_per_chunk(bytes_per_sentence, 4 * table.size))
     chunk_rows = passes * math.ceil(sentences / count)
 
-    def split(x):
-        x = jnp.pad(x, ((0, count * chunk_rows - rows), *[(0, 0)] * (x.ndim - 1)))
-        return x.reshape(count, chunk_rows, *x.shape[1:])
-
     def add_chunk(totals, chunk):
-        hiddens, targets, weights = chunk
-        logits, *teacher_logits = (
-            _logits(x, output.table, output.bias, columns)
-            for output, x in zip(outputs, hiddens, strict=True)
-        )
-
-        def sums(logits):
-            of_tokens = losses(logits, targets, columns, *teacher_logits)
-            criterion, reported = sum_losses(of_tokens, logits, targets, columns, weights)
-            return criterion, (reported, of_tokens[0])
-
-        (criterion, (reported, of_tokens)), d_logits = jax.value_and_grad(sums, has_aux=True)(
-            logits
-        )
-
-        # The gradients of logits = hidden table^T + bias.
-        d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
-        flat = hiddens[0].reshape(-1, d_model)  # (rows T, D)
-        d_logits = d_logits.reshape(len(flat), -1).astype(flat.dtype)  # (rows T, C)
-
-        # A sum over devices is rounded once, at its end.
-        d_hidden = matmul(d_logits, table, flat.dtype if columns.axis is None else FLOAT32)
-        d_table = matmul_tn(d_logits, flat)
-
-        totals = jax.tree.map(jnp.add, totals, ((criterion, reported), d_table, d_bias))
-        return totals, (d_hidden.reshape(hiddens[0].shape), of_tokens)
+        sums, (d_hidden, of_tokens) = _chunk_gradients(losses, columns, outputs, *chunk)
+        totals = jax.tree.map(jnp.add, totals, sums)
+        return totals, (d_hidden.reshape(-1, *hidden.shape[1:]), of_tokens)
 
     # The sums start from zeros that, like the sums, differ between devices of these axes.
     axes = (*row_axes, columns.axis)
@@ -241,10 +217,14 @@ def _sum_chunks(
     d_table = _varying_zeros(table.shape, axes)
     d_bias = None if bias is None else _varying_zeros(bias.shape, axes)
 
-    hiddens = tuple(split(output.hidden) for output in outputs)
-    chunks = (hiddens, split(targets), split(weights))
+    def split(x):
+        x = pad_rows(x, count * chunk_rows)
+        return x.reshape(count, chunk_rows, *x.shape[1:])  # (count, chunk_rows, ...)
+
+    arrays = (tuple(output.hidden for output in outputs), targets, weights)
+    chunks = jax.tree.map(split, arrays)
     totals, parts = jax.lax.scan(add_chunk, (scalars, d_table, d_bias), chunks)
-    # d_hidden: (B, T, D); of_tokens: (B, T)
+    # (B, T, D) and (B, T)
     return totals, tuple(x.reshape(-1, *x.shape[2:])[:rows] for x in parts)
 
 
@@ -252,17 +232,52 @@ def _varying_zeros(shape: tuple[int, ...], axes: tuple[str | None, ...]) -> jax.
     return jax.lax.pcast(jnp.zeros(shape), tuple(filter(None, axes)), to="varying")
 
 
+def _chunk_gradients(
+    losses: TokenLosses,
+    columns: Columns,
+    outputs: tuple[Output, ...],
+    hiddens: tuple[Float[Array, "B T D"], ...],
+    targets: Tokens,
+    weights: PerToken,
+) -> tuple[tuple, tuple[Float[Array, "BT D"], PerToken]]:
+    """Returns the results of `_sum_chunks` for some rows, from their logits.
+
+    `hiddens` are the rows of the outputs.
+    """
+    logits, *teacher_logits = (
+        _logits(hidden, output, columns) for hidden, output in zip(hiddens, outputs, strict=True)
+    )
+
+    def sum_tokens(logits):
+        of_tokens = losses(logits, targets, columns, *teacher_logits)
+        criterion, reported = sum_losses(of_tokens, logits, targets, columns, weights)
+        return criterion, (reported, of_tokens[0])
+
+    gradient = jax.value_and_grad(sum_tokens, has_aux=True)
+    (criterion, (reported, of_tokens)), d_logits = gradient(logits)  # d_logits: (B, T, C)
+
+    # The gradients of logits = hidden table^T + bias.
+    _, table, bias = outputs[0]
+    d_bias = None if bias is None else jnp.sum(d_logits, axis=(0, 1))
+    hidden = hiddens[0].reshape(-1, table.shape[1])  # (B T, D)
+    d_logits = d_logits.reshape(len(hidden), -1).astype(hidden.dtype)  # (B T, C)
+
+    # A sum over devices is rounded once, at its end.
+    d_hidden = matmul(d_logits, table, hidden.dtype if columns.axis is None else FLOAT32)
+    d_table = matmul_tn(d_logits, hidden)
+    return ((criterion, reported), d_table, d_bias), (d_hidden, of_tokens)
+
+
 def _logits(
     hidden: Float[Array, "B T D"],
-    table: Float[Array, "C D"],
-    bias: Float[Array, " C"] | None,
+    output: Output,
     columns: Columns,
 ) -> Logits:
     flat = hidden.reshape(-1, hidden.shape[-1])  # (B T, D)
-    logits = matmul_nt(flat, table, FLOAT32)
+    logits = matmul_nt(flat, output.table, FLOAT32)
     logits = logits.reshape(*hidden.shape[:2], -1)  # (B, T, C)
-    if bias is not None:
-        logits = logits + bias[None, None]
+    if output.bias is not None:
+        logits = logits + output.bias[None, None]
     if columns.is_padded:
         logits = jnp.where(columns.tokens < columns.vocab_size, logits, LOWEST)
     return logits

@@ -57,8 +57,7 @@ def apply_gradients(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Returns the state after an update by the mean gradient of all tokens, and the metrics.
 
-    If the loss or a gradient is not finite, only the counts change. `training_config` is
-    `config.training`.
+    If the loss or a gradient is not finite, only the counts change.
     """
     # The mean over tokens. The norm comes before the division, which then fuses with the update.
     tokens = jnp.where(totals.sums.tokens == 0.0, 1.0, totals.sums.tokens)

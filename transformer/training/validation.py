@@ -3,7 +3,6 @@
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax
 from flax import nnx
@@ -17,12 +16,6 @@ from transformer.data.sources.mixture import held_out_sets
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.evaluation import translate_and_score
-from transformer.decoding.forced_decoding import (
-    Attention,
-    attention_compilation,
-    is_scorable,
-    read_pair,
-)
 from transformer.decoding.metrics import applicable, metrics_in
 from transformer.decoding.strategies import STRATEGIES
 from transformer.distributed.mesh import BATCH
@@ -35,10 +28,8 @@ from transformer.training.held_out import (
     read_texts,
 )
 from transformer.training.memory import sort_by_memory
-from transformer.training.objectives import OBJECTIVES
 from transformer.training.progress import Record
-
-MAX_TOKENS = 40  # of a sample; the attention maps of longer sentences cannot be read
+from transformer.training.samples import SampledPairs, ValidationSample
 
 
 def validation_strategy(strategy: str) -> str:
@@ -49,23 +40,11 @@ def validation_strategy(strategy: str) -> str:
     return "beam" if STRATEGIES[strategy].samples else strategy
 
 
-class ValidationSample(NamedTuple):
-    """A sentence with its translation, and the attention of the model that reads the reference."""
-
-    source: str
-    reference: str
-    translation: str
-    attention: Attention | None  # None for objectives whose models have none
-
-
 class Validation:
     """Teacher-forced loss of the sets, and BLEU of their translations.
 
     `evaluate` calls the same functions. The loss leaves out pairs that are longer than
-    `data.max_length`, with a warning; BLEU includes them. The samples are the first short
-    sentences, the same at each validation. Scores of the set NAME end with /NAME, and their means
-    over all sets with /mean. `train_loss/NAME` is the loss of a sample of a corpus of the mixture,
-    without dropout.
+    `data.max_length`, with a warning; BLEU includes them. `name_scores` names the scores.
     """
 
     def __init__(
@@ -79,7 +58,6 @@ class Validation:
     ):
         """`corpora` are in the order of `held_out_sets`. `train` is the training corpus."""
         self.config = config
-        self.graph = graph
         self.mesh = mesh
         self.eval_step = EvalStep(config, graph, mesh, tokenizer.source.pieces)
         sets = held_out_sets(config)
@@ -100,16 +78,7 @@ class Validation:
             )
             for name, set_config in sets.items():
                 self.texts[name] = read_texts(set_config, self.decoder)
-            short_pairs = self._short_pairs()
-            self.samples = list(itertools.islice(short_pairs, config.training.samples))
-            self.has_attention = "attention" in OBJECTIVES[config.training.objective].methods
-
-    def _short_pairs(self):
-        """Yields (number, source, reference) of the sentences that samples can show."""
-        main = self.texts[""]
-        for number, pair in enumerate(zip(main.texts, main.references, strict=True)):
-            if pair[0].strip() and is_scorable(self.decoder, pair, MAX_TOKENS):
-                yield number, *pair
+            self.samples = SampledPairs(config.training, self.texts[""])
 
     def compilations(self, parameters: dict) -> list[Callable[[], object]]:
         """Returns functions that each compile a program. The parameters may be abstract."""
@@ -129,15 +98,12 @@ class Validation:
         abstract = self.decoder.abstract([parameters])
         lengths = []
         for held_out in self.texts.values():
-            sources = held_out.decoder.source_tokens(held_out.texts, 1)
+            sources = held_out.decoder.source_tokens(held_out.texts)
             lengths += [len(source) for source in sources if source]
         jobs += self.decoder.compilations(abstract, lengths)
         # Only process 0 takes samples, but the processes agree on interruptions after each program
         # that they compile.
-        if self.has_attention:
-            for _, *texts in self.samples:
-                jobs.append(attention_compilation(self.decoder, abstract, *texts))
-        return jobs
+        return jobs + self.samples.compilations(abstract)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -155,8 +121,12 @@ class Validation:
         largest number of steps.
         """
         largest = self.buckets[0]
-        batches = ((corpus, batch) for corpus, plan in self.batches.values() for batch in plan)
-        corpus, batch = next(pair for pair in batches if pair[1].bucket == largest)
+        corpus, batch = next(
+            (corpus, batch)
+            for corpus, epoch_plan in self.batches.values()
+            for batch in epoch_plan
+            if batch.bucket == largest
+        )
         self.eval_step(parameters, self.eval_step.place(corpus, batch))
         if self.decoder is not None and self.mesh.devices.flat[0].platform != "cpu":
             texts = self.texts[""].texts
@@ -174,45 +144,31 @@ class Validation:
 
         An exception of `between_batches` ends the validation.
         """
-        # The losses of the sets, and of samples of the training corpora.
-        scores = {}
-        train_losses = {}
-        for name, batches in self.batches.items():
-            record = self.eval_step.over_batches(parameters, batches, between_batches)
-            if name.startswith("train_loss/"):
-                train_losses[name] = record["loss"]
-            else:
-                scores[name] = record
+        scores = {
+            name: self.eval_step.over_batches(parameters, batches, between_batches)
+            for name, batches in self.batches.items()
+        }
+        if self.decoder is None:
+            return name_scores(scores), []
 
         # Translations of the sets, by the parameters in the form of decoding.
         samples: list[ValidationSample] = []
-        if self.decoder is not None:
-            replicas = self.decoder.place([parameters], self.mesh)
-            metrics = applicable(metrics_in("validation"), self.config.data.target_form)
-            for name, held_out in self.texts.items():
-                with memory_advice(
-                    "for the translations of validation, lower config.decoding.batch_tokens"
-                ):
-                    translated = translate_and_score(
-                        held_out.decoder,
-                        replicas,
-                        held_out.texts,
-                        [held_out.references],
-                        held_out.data,
-                        metrics,
-                        lambda _: between_batches(),
-                    )
-                scores[name] |= {metric: translated.scores[metric] for metric in metrics}
-                if not name and jax.process_index() == 0:
-                    samples = self._make_samples(replicas, translated.translations)
-        return name_scores(scores) | train_losses, samples
-
-    def _make_samples(self, replicas, translations) -> list[ValidationSample]:
-        """Returns the samples with their translations among those of the main set."""
-        samples = []
-        for number, *texts in self.samples:
-            attention = None
-            if self.has_attention:
-                attention = read_pair(self.decoder, replicas, *texts)
-            samples.append(ValidationSample(*texts, translations[number].text, attention))
-        return samples
+        replicas = self.decoder.place([parameters], self.mesh)
+        metrics = applicable(metrics_in("validation"), self.config.data.target_form)
+        for name, held_out in self.texts.items():
+            with memory_advice(
+                "for the translations of validation, lower config.decoding.batch_tokens"
+            ):
+                translated = translate_and_score(
+                    held_out.decoder,
+                    replicas,
+                    held_out.texts,
+                    [held_out.references],
+                    held_out.data_config,
+                    metrics,
+                    lambda _: between_batches(),
+                )
+            scores[name] |= {metric: translated.scores[metric] for metric in metrics}
+            if not name and jax.process_index() == 0:
+                samples = self.samples.read(replicas, translated.translations)
+        return name_scores(scores), samples

@@ -182,17 +182,9 @@ class OutputControl:
                 f"are more than {MAX_REQUIRED} tokens; give fewer or shorter ones"
             )
 
-        # Any tokens may spell the last word of a prefix, if there is room for one per character. A
-        # space after it ends it.
         states = []
-        if is_text and tokens and prefix[-1].isspace():
-            if self.spelling.edges[tokens[-1], 1]:
-                states = ended_word(len(tokens), self.spelling)
-        elif is_text and tokens:
-            forced, fragment = split_fragment(tokens, self.spelling)
-            if len(forced) + len(fragment) <= len(tokens) + limit - count:
-                tokens = forced
-                states = fragment_states(len(forced), fragment, self.spelling)
+        if is_text and tokens:
+            tokens, states = self._split_prefix(prefix, tokens, limit - count)
         return {
             "prefix": tokens,
             "fragment": states,
@@ -200,6 +192,20 @@ class OutputControl:
             "banned_here": self.spelling.rules(line, banned) if banned else [],
             "limit": [shorter] if shorter else [],
         }
+
+    def _split_prefix(self, prefix: str, tokens: list[int], room: int) -> tuple[list, list]:
+        """Returns the tokens of a prefix that are forced, and the states of `match_fragment`.
+
+        Any tokens may spell the last word of the prefix, if there is room for one per character. A
+        space after the word ends it.
+        """
+        if prefix[-1].isspace():
+            is_word = self.spelling.edges[tokens[-1], 1]
+            return tokens, ended_word(len(tokens), self.spelling) if is_word else []
+        forced, fragment = split_fragment(tokens, self.spelling)
+        if len(forced) + len(fragment) > len(tokens) + room:
+            return tokens, []
+        return forced, fragment_states(len(forced), fragment, self.spelling)
 
     def _encode_required(
         self, line: str, alternatives: Sequence[str], banned: Sequence[str]

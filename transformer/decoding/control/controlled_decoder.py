@@ -13,7 +13,7 @@ from transformer.decoding.control.constraints import constrain
 from transformer.decoding.control.control import Control, OutputControl
 from transformer.decoding.control.required_phrases import search_with_phrases
 from transformer.decoding.strategies import check_n_best
-from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.text_decoder import Report, Sources, TextDecoder
 from transformer.decoding.translation import EMPTY, Translation, Translations, different_texts
 
 
@@ -38,7 +38,7 @@ class ControlledDecoder(TextDecoder):
         texts: Sequence[str],
         n_best: int = 1,
         first_line: int = 1,
-        report: Callable[[int], None] = lambda count: None,
+        report: Report = lambda count: None,
         controls: Sequence[Control] = (),
     ) -> Translations:
         """Returns the translations of each text, as `TextDecoder.translate` does.
@@ -59,17 +59,15 @@ class ControlledDecoder(TextDecoder):
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
         translations = search(sources, relaxed)
 
-        # The second part: sources with an output that lacks a phrase. All others are empty.
-        pending = [[]] * len(sources)
-        limited = [Control()] * len(sources)
+        # The second part: only sources with an output that lacks a phrase.
+        pending = {}
         for i, (control, outputs) in enumerate(zip(controls, translations, strict=True)):
             if sources[i] and len(self._obeying(control, outputs)) < len(outputs):
-                pending[i] = sources[i]
-                limited[i] = self.control.with_limit(control, outputs[0])
-        forced = search(pending, limited, report)
-        for i, control in enumerate(controls):
-            if pending[i]:
-                translations[i] = self._best_of_parts(control, translations[i], forced[i])
+                pending[i] = self.control.with_limit(control, outputs[0])
+        report(len(sources) - len(pending))
+        forced = search([sources[i] for i in pending], [*pending.values()], report)
+        for i, outputs in zip(pending, forced, strict=True):
+            translations[i] = self._best_of_parts(controls[i], translations[i], outputs)
         return translations
 
     def _obeying(self, control: Control, outputs: list[Translation]) -> list[Translation]:
@@ -86,7 +84,7 @@ class ControlledDecoder(TextDecoder):
         return different_texts(outputs)[:count] or [EMPTY]
 
     def arrays_of(
-        self, sources: list[list[int]], first_line: int, controls: Sequence[Control] = ()
+        self, sources: Sources, first_line: int, controls: Sequence[Control] = ()
     ) -> Callable[[DecodingBatch], tuple]:
         """Returns the function from a batch to the arrays of `search`.
 
@@ -122,11 +120,10 @@ class ControlledDecoder(TextDecoder):
 
             # A beam search with required phrases has its own algorithm. Other searches only obey
             # the constraint.
-            constrained = method
-            if "required" in values and self.strategy.with_beam_search:
+            if "required" in values:
                 edges = values["spelling"]["edges"]
                 phrase_search = functools.partial(search_with_phrases, values["required"], edges)
-                constrained = self.strategy.with_beam_search(phrase_search)
-            return constrained(models, sentences, *arguments)
+                sentences = sentences._replace(search=phrase_search)
+            return method(models, sentences, *arguments)
 
         return super().search(models, *arrays, method=search, **options)
