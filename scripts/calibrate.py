@@ -84,7 +84,6 @@ def main(arguments: argparse.Namespace) -> None:
         "measures": measures,
         "measures_of_words": measure_words(pairs, targets, decoder.tokenizer.target),
     }
-    record["digest"] = confidence.digest(record)
     files.write_json(models.workdir.calibration, record)
     logging.info("%s: written.", models.workdir.calibration)
     print(json.dumps(record))

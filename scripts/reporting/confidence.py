@@ -37,7 +37,7 @@ def confidence_sections(runs: Sequence[RecordedRun]) -> list[Section]:
         if not evaluations:
             notes.append(
                 f"{run.label} has a calibration and no evaluation with it; run "
-                "transformer.evaluate again."
+                "transformer.evaluate with --confidence."
             )
         for evaluation, confidences, chrf in evaluations:
             name = f"{run.label}, {evaluation.path.stem}"

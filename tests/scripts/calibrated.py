@@ -41,7 +41,6 @@ def write_calibration(path: Path, weights: dict[str, float], dropout_passes: int
         "dropout_passes": dropout_passes,
         "weights": weights,
     }
-    record["digest"] = confidence.digest(record)
     (path / "calibration.json").write_text(json.dumps(record))
 
 

@@ -4,6 +4,7 @@ and the errors of both.
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,6 @@ from scripts.results.calibration import auc
 from tests.checkpoints.workdirs import make_workdir, run
 from tests.scripts.calibrated import COUNT, make_calibrated, write_validation
 from transformer import evaluate, translate
-from transformer.decoding.confidence import digest
 from transformer.support.errors import UserError
 
 WORDS = {"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"}
@@ -63,7 +63,6 @@ def test_the_file_says_what_it_was_fitted_on(workdir):
     assert record["settings"]["steps"] == [[20]] and record["settings"]["decoding.beam_size"] == 2
     assert (record["split"], record["threshold"], record["dropout_passes"]) == ("valid", 50.0, 0)
     assert set(record["weights"]) == {"intercept", "mean", "lowest"}
-    assert record["digest"] == digest(record)
     # The measures are of the model's own translations, and the order is better than chance.
     model = transformer.load(workdir)
     best = [row[0] for row in model.translate(data_of(workdir, "in"))]
@@ -163,8 +162,11 @@ def test_evaluations_have_the_confidence_of_each_sentence_on_any_text(workdir, t
     (tmp_path / "in").write_text("1 2 3\n\n5\n")
     (tmp_path / "out").write_text("3 2 1\n\n5\n")
     files = (f"--source={tmp_path / 'in'}", f"--reference={tmp_path / 'out'}")
-    flags = (f"--workdir={workdir}", f"--output={tmp_path}")
-    assert run(evaluate, *flags, *files) == 0
+    flags = (f"--workdir={workdir}", f"--output={tmp_path}", *files)
+    assert run(evaluate, *flags) == 0
+    plain = json.loads(capsys.readouterr().out)
+    plain_sentences = list(map(json.loads, lines_of(Path(plain["sentence_scores"]))))
+    assert run(evaluate, *flags, "--confidence") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["confidence_threshold"] == 50.0
     sentences = list(map(json.loads, lines_of(Path(result["sentence_scores"]))))
@@ -174,13 +176,12 @@ def test_evaluations_have_the_confidence_of_each_sentence_on_any_text(workdir, t
         row[0].confidence and pytest.approx(row[0].confidence, abs=1e-5) for row in confidences
     ]
     assert sentences[1]["confidence"] is None
-    # Another search has no confidence, and its evaluation loses nothing else.
-    assert run(evaluate, *flags, *files, "--decoding.beam_size=1") == 0
-    captured = capsys.readouterr()
-    result = json.loads(captured.out)
-    assert "confidence_threshold" not in result and result["sentences"] == 3
-    assert "confidence" not in lines_of(Path(result["sentence_scores"]))[0]
-    assert "is for decoding.beam_size=2, and the model has 1" in captured.err
+    # Nothing else changes.
+    for sentence in sentences:
+        del sentence["confidence"]
+    assert sentences == plain_sentences
+    line = error(capsys, evaluate, *flags, "--confidence", "--decoding.beam_size=1")
+    assert "is for decoding.beam_size=2, and the model has 1" in line
 
 
 def test_a_workdir_without_a_calibration_names_the_command(tmp_path, monkeypatch, capsys):
@@ -205,18 +206,23 @@ def test_a_calibration_is_only_for_its_checkpoint_and_search(workdir, capsys):
         assert message in line and "scripts.calibrate" in line
 
 
+def test_a_calibration_is_not_for_another_run_with_the_same_steps(workdir, tmp_path, capsys):
+    path = make_workdir(tmp_path / "run", seed=1)
+    shutil.copy(workdir / "calibration.json", path)
+    line = error(capsys, translate, f"--workdir={path}", "--confidence", "--format=jsonl")
+    assert "calibration.json: is for digests=" in line and "scripts.calibrate" in line
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda record: record["weights"].update(mean=9.0), "was edited"),
-        (lambda record: record.update(threshold=float("nan")), "was edited"),
         (lambda record: record["settings"].update(version=0), "is for version=0"),
-        (lambda record: record.pop("digest"), "damaged"),
+        (lambda record: record.pop("weights"), "damaged"),
         (lambda record: record.pop("settings"), "damaged"),
         (lambda record: record.update(settings=[1]), "damaged"),
     ],
 )
-def test_an_edited_file_is_an_error(workdir, monkeypatch, capsys, change, message):
+def test_a_damaged_file_is_an_error(workdir, monkeypatch, capsys, change, message):
     path = workdir / "calibration.json"
     content = path.read_text()
     record = json.loads(content)

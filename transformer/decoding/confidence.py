@@ -12,7 +12,6 @@ Estimation for Neural Machine Translation"):
 probability that the sentence chrF of y is at least a threshold.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from transformer.checkpoints import checksums
 from transformer.config.types import Config
 from transformer.data.corpus.annotations import word_starts
 from transformer.data.tokenizers.vocabulary import Vocabulary
@@ -32,6 +32,7 @@ from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, Translations
 from transformer.support import files
 from transformer.support.errors import UserError
+from transformer.workdir import Workdir
 
 VERSION = 1  # of the features and of the file
 Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
@@ -63,7 +64,7 @@ class Calibration(NamedTuple):
 def read(path: Path, config: Config, checkpoints: Sequence[Any]) -> Calibration:
     """Reads the calibration of a workdir.
 
-    Raises UserError if it is missing or was edited, or if it is for other checkpoints or another
+    Raises UserError if it is missing or damaged, or if it is for other checkpoints or another
     search than these.
     """
     workdirs = ",".join(checkpoint.workdir for checkpoint in checkpoints)
@@ -74,8 +75,6 @@ def read(path: Path, config: Config, checkpoints: Sequence[Any]) -> Calibration:
             fitted = record["settings"].get(key)
             if fitted != value:
                 raise UserError(f"is for {key}={fitted}, and the model has {value}; {advice}")
-        if record["digest"] != digest(record):
-            raise UserError(f"was edited; {advice}")
         return Calibration(*(record[name] for name in Calibration._fields))
 
     return files.read_json(path, parse, advice)
@@ -86,18 +85,16 @@ def settings(config: Config, checkpoints: Sequence[Any]) -> dict[str, Any]:
     values = {
         "version": VERSION,
         "steps": [checkpoint.averaged for checkpoint in checkpoints],
+        "digests": [
+            checksums.digest(Workdir(Path(checkpoint.workdir)).checkpoints / str(checkpoint.step))
+            for checkpoint in checkpoints
+        ],
         "source_language": config.data.source_language,
         "target_language": config.data.target_language,
         **{f"decoding.{key}": value for key, value in config.decoding.items()},
     }
     del values["decoding.batch_tokens"]  # translations do not depend on it
     return json.loads(json.dumps(values))
-
-
-def digest(record: Mapping[str, Any]) -> str:
-    """Returns the sha256 of a calibration without its own digest."""
-    content = {key: value for key, value in record.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def estimate(

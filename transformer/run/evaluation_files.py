@@ -11,15 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from absl import logging
 from sacrebleu.metrics import CHRF
 
 from transformer.checkpoints.loaded_models import LoadedModels
-from transformer.decoding.batches import Replicas
 from transformer.decoding.bleu import References
-from transformer.decoding.confidence import estimate
 from transformer.decoding.evaluation import ScoredTranslations
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation
 from transformer.support import files
 from transformer.support.errors import UNREADABLE, UserError
@@ -115,33 +111,21 @@ def of_translations(
     return EvaluationFiles(path, result, lines)
 
 
-def add_confidence(
-    evaluation: EvaluationFiles,
-    models: LoadedModels,
-    decoder: TextDecoder,
-    parameters: Replicas,
-    sources: Sequence[str],
-    translations: Sequence[Translation],
+def add_confidences(
+    evaluation: EvaluationFiles, threshold: float, confidences: Sequence[float | None]
 ) -> EvaluationFiles:
     """Returns the evaluation with the confidence in each translation.
 
-    If the calibration is for other settings, it logs a warning and returns the evaluation.
+    It is the probability that the sentence chrF is at least `threshold`.
     """
-    try:
-        calibration = models.calibration()
-    except UserError as error:
-        logging.warning("The evaluation has no confidence: %s", error)
-        return evaluation
-    rows = [[translation] for translation in translations]
-    confidences = estimate(calibration, decoder, parameters, sources, rows)
     lines = []
-    for line, (one,) in zip(evaluation.lines["sentences.jsonl"], confidences, strict=True):
-        sentence = json.loads(line) | files.six_digits({"confidence": one.confidence})
+    for line, confidence in zip(evaluation.lines["sentences.jsonl"], confidences, strict=True):
+        sentence = json.loads(line) | files.six_digits({"confidence": confidence})
         lines.append(json.dumps(sentence, ensure_ascii=False))
-    return EvaluationFiles(
-        evaluation.path,
-        evaluation.result | {"confidence_threshold": calibration.threshold},
-        {**evaluation.lines, "sentences.jsonl": lines},
+    return dataclasses.replace(
+        evaluation,
+        result=evaluation.result | {"confidence_threshold": threshold},
+        lines={**evaluation.lines, "sentences.jsonl": lines},
     )
 
 
