@@ -33,7 +33,7 @@ from transformer.training.state import TrainState
 # The keys in which trials may differ. A step takes the first ones as its seed and learning rate.
 ARGUMENTS = ("seed", "optimizer.learning_rate", "optimizer.warmup_steps")
 WEIGHT_DECAY = "optimizer.weight_decay"
-# These are attributes of modules.
+# Modules have these as attributes, with the ending "_rate".
 RATES = (
     "model.dropout",
     "model.attention_dropout",
@@ -92,7 +92,7 @@ def _with_rates(model: nnx.Module, numbers: Mapping[str, jax.Array]) -> nnx.Modu
     """Returns the model after setting the dropout rates of its modules."""
     for _, module in nnx.iter_modules(model):
         for key in numbers.keys() & set(RATES):
-            name = key.removeprefix("model.")
+            name = key.removeprefix("model.") + "_rate"
             if hasattr(module, name):
                 setattr(module, name, nnx.data(numbers[key]))
     return model

@@ -51,7 +51,7 @@ class MultiHeadAttention(nnx.Module):
         self.d_k = d_k
         self.d_v = d_v
         self.num_heads = num_heads
-        self.dropout_rate = model_config.attention_dropout
+        self.attention_dropout_rate = model_config.attention_dropout
         self.implementations = ATTENTION_IMPLEMENTATIONS[model_config.attention_implementation]
         self.score = ATTENTION_SCORES[model_config.attention](num_heads, d_k, rngs)
 
@@ -73,7 +73,8 @@ class MultiHeadAttention(nnx.Module):
         bias = relative_positions.score_bias(queries, positions, positions)
 
         # Fused implementations compute equation 1 only, without dropout and biases.
-        if self.score is dot_product_score and is_zero(self.dropout_rate) and bias is None:
+        has_dropout = not is_zero(self.attention_dropout_rate)
+        if self.score is dot_product_score and not has_dropout and bias is None:
             heads = fused_attention(
                 self.implementations,
                 queries,
@@ -129,7 +130,7 @@ class MultiHeadAttention(nnx.Module):
         weights = masked_softmax(scores, mask)
         if hasattr(self, "__captures__"):  # within `nnx.capture`
             self.sow(nnx.Intermediate, "weights", weights)
-        weights = dropout(weights, self.dropout_rate, rngs)
+        weights = dropout(weights, self.attention_dropout_rate, rngs)
         return self._merge_heads(weight_value_matmul(weights, values))
 
     def _repeat_groups(self, x: Float[Array, "B S G _"]) -> Float[Array, "B S H _"]:
