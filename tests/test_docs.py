@@ -14,6 +14,7 @@ from scripts.distillation import pipeline
 from scripts.sweeping import description
 from tests import tutorial
 from tests.checkpoints.workdirs import make_workdir
+from tests.scripts.calibrated import write_calibration
 from transformer.config import loading
 from transformer.config.keys import declared_keys, flatten, validated_config
 
@@ -119,7 +120,8 @@ def folder_with_runs(tmp_path_factory) -> Path:
         "tokenizer.byte_fallback": "true",
         "tokenizer.vocab_size": "270",
     }
-    make_workdir(folder / "runs" / "multi30k", steps=(10,), **settings)
+    path = make_workdir(folder / "runs" / "multi30k", steps=(10,), **settings)
+    write_calibration(path, {"intercept": 3.0, "mean": 1.0, "lowest": 0.0})
     return folder
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from transformer.checkpoints import loaded_models
 from transformer.checkpoints.loaded_models import Checkpoint
@@ -13,9 +14,10 @@ from transformer.config.loading import parse_overrides, with_values
 from transformer.config.types import Config
 from transformer.data.languages import source_tag
 from transformer.data.sources.mixture import check_direction
-from transformer.decoding import forced_decoding
+from transformer.decoding import confidence, forced_decoding
 from transformer.decoding.batches import Replicas
 from transformer.decoding.beam_tree import BeamTree, alternatives, trace
+from transformer.decoding.confidence import Calibration, Confidence
 from transformer.decoding.control.arguments import (
     check_controls,
     check_glossary,
@@ -32,6 +34,7 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
 from transformer.training.objectives import OBJECTIVES
+from transformer.workdir import Workdir
 
 # The decoding keys that decide what `load` reads and converts.
 LOADED_KEYS = ("rerank", "scorer", "shortlist", "dtype")
@@ -88,6 +91,7 @@ class Model:
         self._lock = threading.Lock()
         # `with_languages` checks new languages against the configuration at loading.
         self._loaded = self.config
+        self._calibration: Calibration | None = None  # read when it is needed
 
     def __repr__(self) -> str:
         sources = [
@@ -155,6 +159,27 @@ class Model:
         with self._ready("score"):
             return forced_decoding.score_pairs(self.decoder, self.parameters, checked)
 
+    def confidence(
+        self, texts: Iterable[str], translations: Iterable[Sequence[Translation]]
+    ) -> list[list[Confidence]]:
+        """Returns the confidence in each translation of each text.
+
+        `translations` is the result of `translate` for these texts. Raises UserError if it has
+        another form, or the workdir has no calibration for this model and its search. The command
+        `scripts.calibrate` makes one: see docs/confidence.md.
+        """
+        texts = check_texts(texts, "texts")
+        rows = check_items(translations, "translations", "lists of translations")
+        if [type(row) for row in rows] != [list] * len(texts):
+            raise UserError("translations: must have a list for each text, as translate returns")
+        with self._ready("confidence"):
+            if self._calibration is None:
+                path = Workdir(Path(self.checkpoints[0].workdir)).calibration
+                self._calibration = confidence.read(path, self.config, self.checkpoints)
+            return confidence.estimate(
+                self._calibration, self.decoder, self.parameters, texts, rows
+            )
+
     def can_score(self, pair: tuple[str, str]) -> bool:
         """True if both texts are short enough for `score`.
 
@@ -217,6 +242,7 @@ class Model:
         `dtype`, or if the utility of MBR becomes the scorer or something else.
         """
         model = copy.copy(self)
+        model._calibration = None  # it is for one search
         overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
         model.config = with_values(self.config, parse_overrides(overrides, ""))
         before = self.config.decoding
@@ -239,6 +265,7 @@ class Model:
         or the vocabulary has no tag for these: see `data.source_tag`.
         """
         model = copy.copy(self)
+        model._calibration = None  # it is for one search
         languages = {}
         if source is not None:
             languages["data.source_language"] = source

@@ -2,7 +2,8 @@
 
 python -m transformer.evaluate --workdir=DIR [--split=test] [--data=FOLDER]
     [--checkpoint=best|last|STEP] [--average=N] [--source=FILE --reference=FILE ...]
-    [--output=FOLDER] [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
+    [--output=FOLDER] [--confidence] [--source_language=CODE] [--target_language=CODE]
+    [--decoding.KEY=VALUE ...]
 
 Prints the result as one JSON object and logs the scores in words. docs/decoding.md explains the
 keys. The result, the sources, the references and the hypotheses are written to the workdir's folder
@@ -52,6 +53,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     """
     # These imports take seconds, which --help and a wrong flag should not.
     from transformer.checkpoints import loaded_models
+    from transformer.decoding.confidence import estimate
     from transformer.decoding.evaluation import translate_and_score
     from transformer.decoding.metrics import METRICS, describe_scores
     from transformer.run import evaluation_files
@@ -64,6 +66,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
     config = models.config
+    calibration = models.calibration() if arguments.confidence else None
     if not OBJECTIVES[config.training.objective].has_both_sides:
         return evaluate_perplexity(arguments, models)
 
@@ -93,6 +96,12 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     evaluation = evaluation_files.of_translations(
         arguments, models, path, sources, references, scored
     )
+    if calibration:
+        rows = [[translation] for translation in scored.translations]
+        confidences = estimate(calibration, decoder, parameters, sources, rows)
+        evaluation = evaluation_files.add_confidences(
+            evaluation, calibration.threshold, [best.confidence for (best,) in confidences]
+        )
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 
@@ -256,6 +265,9 @@ def make_parser() -> cli.Parser:
         action="append",
         default=[],
         help="its references; repeatable",
+    )
+    parser.add_argument(
+        "--confidence", action="store_true", help="store the confidence in each translation"
     )
     parser.add_argument(
         "--output", metavar="FOLDER", help="the folder of the files (evaluations in the workdir)"

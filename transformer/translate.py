@@ -3,14 +3,14 @@
 Each line is a sentence. A language model continues the lines.
 
 python -m transformer.translate --workdir=DIR [--checkpoint=best|last|STEP] [--average=N]
-    [--n_best=N] [--format=text|jsonl] [--source_language=CODE] [--target_language=CODE]
-    [--glossary=FILE] [--COLUMN_column ...] [--decoding.KEY=VALUE ...]
+    [--n_best=N] [--format=text|jsonl] [--confidence] [--glossary=FILE] [--COLUMN_column ...]
+    [--source_language=CODE] [--target_language=CODE] [--decoding.KEY=VALUE ...]
 
 text: a line of output for each line of input. With --n_best=N above 1: N lines of NUMBER, SCORE and
     TEXT, separated by tabs, best first; score and text are empty where the search found fewer
     texts.
 jsonl: a JSON object in each line, with the source and its translations. docs/decoding.md
-    explains the keys.
+    explains the keys, and docs/confidence.md those of --confidence.
 
 A COLUMN of the lines (prefix, required, banned) and a glossary control the output: see
 docs/control.md. A line that cannot be translated is reported; its output is the output
@@ -31,6 +31,7 @@ from absl import logging
 from transformer.config import cli
 from transformer.data.sources.lines import decode_lines, read_chunks, whole_documents
 from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.workdir import split_names
 
 # Lines per device that are translated together. More lines fill batches better and use more memory.
@@ -40,12 +41,15 @@ CHUNK_LINES = 4096
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
     from transformer.checkpoints import loaded_models
+    from transformer.decoding.confidence import estimate
     from transformer.decoding.control.arguments import read_columns, translate_lines
     from transformer.decoding.control.glossary import Glossary
     from transformer.decoding.strategies import check_n_best
     from transformer.decoding.target_forms import TARGET_FORMS
     from transformer.support.cache import enable_compilation_cache
 
+    if arguments.confidence and arguments.format != "jsonl":
+        raise UserError("--confidence: is printed with --format=jsonl only; give that flag too")
     interactive = sys.stdin.isatty()
     overrides = arguments.overrides
     if interactive:
@@ -58,6 +62,7 @@ def main(arguments: argparse.Namespace) -> None:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
     )
     loaded_models.check_translates(models.config, arguments.workdir)
+    calibration = models.calibration() if arguments.confidence else None
     decoder, parameters = models.decoder()
     check_n_best(models.config.decoding, arguments.n_best)
     form = TARGET_FORMS[models.config.data.target_form]
@@ -81,11 +86,16 @@ def main(arguments: argparse.Namespace) -> None:
         translations = translate_lines(
             decoder, parameters, arguments.n_best, texts, controls, errors, first_line
         )
+        confidences = [[]] * len(texts)
+        if calibration:
+            confidences = estimate(
+                calibration, decoder, parameters, texts, translations, first_line
+            )
         translations = form.show(texts, translations, first_line)
         # Bytes are written, since the terminal may have another encoding than UTF-8.
-        for text, best in zip(texts, translations, strict=True):
+        for text, best, estimates in zip(texts, translations, confidences, strict=True):
             if arguments.format == "jsonl":
-                output = as_jsonl(text, best)
+                output = as_jsonl(text, best, estimates)
             else:
                 output = as_text(best, arguments.n_best)
             sys.stdout.buffer.write(output.encode())
@@ -102,8 +112,13 @@ def as_text(translations: Sequence[Any], n_best: int) -> str:
     return "".join(f"{number}\t{column}\n" for number, column in enumerate(columns, start=1))
 
 
-def as_jsonl(source: str, translations: Sequence[Any]) -> str:
-    translations = files.six_digits([vars(translation) for translation in translations])
+def as_jsonl(source: str, translations: Sequence[Any], confidences: Sequence[Any] = ()) -> str:
+    """Returns a line of JSON. `confidences` is empty, or has an item for each translation."""
+    fields = [vars(translation) for translation in translations]
+    if confidences:
+        pairs = zip(fields, confidences, strict=True)
+        fields = [values | confidence._asdict() for values, confidence in pairs]
+    translations = files.six_digits(fields)
     return json.dumps({"source": source, "translations": translations}, ensure_ascii=False) + "\n"
 
 
@@ -113,6 +128,9 @@ def make_parser() -> cli.Parser:
     parser.add_number("--n_best", 1, "translations a line")
     parser.add_argument(
         "--format", choices=("text", "jsonl"), default="text", help="output format (text)"
+    )
+    parser.add_argument(
+        "--confidence", action="store_true", help="add the confidence in translations and words"
     )
     parser.add_argument(
         "--glossary", metavar="FILE", help="a term, a tab and its translation in each line"

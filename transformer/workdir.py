@@ -48,6 +48,8 @@ class Workdir:
         self.averaged = path / "averaged.json"
         # For decoding.shortlist; absent unless scripts.shortlist has made it.
         self.shortlist = path / "shortlist.npz"
+        # For the confidence in translations; absent unless scripts.calibrate has made it.
+        self.calibration = path / "calibration.json"
         self.complete = path / "complete.json"
         self.lock = path / ".lock"
         self.contents = path / CONTENTS

@@ -10,7 +10,7 @@ import jinja2
 import vl_convert
 from absl import logging
 
-from scripts.reporting import attention_and_beams, scores, sections, sentences, trees
+from scripts.reporting import attention_and_beams, confidence, scores, sections, sentences, trees
 from scripts.results.runs import read_runs
 from transformer.data.sources.lines import count_noun
 
@@ -45,6 +45,7 @@ def make_page(
     parts = [
         sections.runs_section(runs, compared.systems),
         scores.section(compared),
+        *confidence.confidence_sections(runs),
         sections.curve_section(runs),
         sections.settings_section(runs),
         sentences.section(compared),

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -186,9 +187,17 @@ class Evaluation:
     @cached_property
     def model_scores(self) -> list[float]:
         """The search's score of each sentence."""
+        return self.sentence_numbers("score")
+
+    def sentence_numbers(self, field: str) -> list[float]:
+        """Reads a field of each line of `sentences.jsonl`; NaN for null.
+
+        Raises UserError if the file is damaged.
+        """
         ending = "sentences.jsonl"
         try:
-            return [float(json.loads(line)["score"]) for line in self._read_lines(ending)]
+            values = [json.loads(line)[field] for line in self._read_lines(ending)]
+            return [math.nan if value is None else float(value) for value in values]
         except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(

@@ -22,10 +22,11 @@ from starlette.types import ASGIApp
 from scripts.serving import explore, languages, requests
 from scripts.serving.batching import QueueFull
 from scripts.serving.middleware import Measured, Metrics
-from scripts.serving.models import ServedModel
+from scripts.serving.models import Answer, ServedModel
 from scripts.serving.requests import Fields, Limits
 from scripts.serving.texts import split_html
 from transformer.data.languages import base_code
+from transformer.support import files
 from transformer.support.errors import UserError
 
 Handler = Callable[[Fields], Awaitable[Any]]  # computes the JSON value of an answer
@@ -133,27 +134,40 @@ class Routes:
         models = [self._model_or_none(code, target) for code in sources]
         alternatives = _alternatives(fields)
         controls, glossary = requests.read_controls(fields, texts, is_list, self.limits)
+        with_confidence = requests.read_switch(fields, "confidence")
 
         # Each model translates all of its texts together.
-        translations = [[text] for text in texts]
+        answers = [Answer([text], []) for text in texts]
         for model in dict.fromkeys(filter(None, models)):
+            if with_confidence and not model.is_calibrated:
+                raise UserError(
+                    f"Invalid request: confidence is not supported from {model.source} to "
+                    f"{model.target}; run scripts.calibrate and start the server again"
+                )
             numbers = [i for i, other in enumerate(models) if other is model]
-            n_best = await model.translate(
+            of_model = await model.translate(
                 [texts[i] for i in numbers],
                 text_format,
                 min(1 + alternatives, model.max_n_best),
                 [controls[i] for i in numbers],
                 glossary,
+                with_confidence,
             )
-            for i, hypotheses in zip(numbers, n_best, strict=True):
-                translations[i] = hypotheses
+            for i, answer in zip(numbers, of_model, strict=True):
+                answers[i] = answer
 
         # As in LibreTranslate, a request with one text has an answer without lists.
+        translations = [answer.translations for answer in answers]
         answer = {"translatedText": [best for best, *_ in translations]}
         if detected:
             answer["detectedLanguage"] = detected
         if alternatives:
             answer["alternatives"] = [next_best for _, *next_best in translations]
+        if with_confidence:
+            answer["confidence"] = [
+                [files.six_digits(sentence._asdict()) for sentence in of_text.confidences]
+                for of_text in answers
+            ]
         return answer if is_list else {key: value for key, (value,) in answer.items()}
 
     async def detect(self, fields: Fields) -> list[dict[str, Any]]:
@@ -191,6 +205,7 @@ class Routes:
             {
                 "apiKeys": bool(self.keys),
                 "charLimit": self.limits.characters,
+                "confidence": all(model.is_calibrated for model in self.models.values()),
                 "filesTranslation": False,
                 "frontendTimeout": 500,  # milliseconds between the last key and the request
                 "keyRequired": bool(self.keys),

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -21,6 +21,7 @@ from scripts.serving.requests import split_control
 from transformer.api import Model
 from transformer.checkpoints.loaded_models import check_translates_sentences
 from transformer.decoding.batches import SHORTEST, padded_lengths
+from transformer.decoding.confidence import Confidence
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.glossary import Glossary
 from transformer.decoding.forced_decoding import longest_text
@@ -34,6 +35,13 @@ from transformer.workdir import split_names
 # Rows of the smaller batches. For few sentences, the filler rows of a full batch cost too much.
 ROWS = (1, 8)
 _CALLS = Work(lambda calls: [call() for call in calls], 1)  # functions without arguments
+
+
+class Answer(NamedTuple):
+    """The translations of a text, best first, and the confidence in each sentence of the best."""
+
+    translations: list[str]
+    confidences: list[Confidence]
 
 
 class ServedModel:
@@ -53,6 +61,7 @@ class ServedModel:
       compiling_explorer, compiling_queue: another model with the same parameters, and a queue for
         work that may wait for the compiler, which does not delay `queue`. It is of kind "explore".
       controlled: the searches with controls.
+      is_calibrated: True if the workdir has a calibration for this search.
     """
 
     def __init__(
@@ -103,6 +112,12 @@ class ServedModel:
         self.compiling_explorer = separate(self.explorer)
         self.compiling_queue = Batcher({"explore": _CALLS}, 0.0, max_jobs)
         self.controlled = ControlledSearches(self.explorer, self.compiling_queue, max_shapes)
+        self.is_calibrated = True
+        try:
+            self.explorer.confidence([], [])
+        except UserError as error:
+            self.is_calibrated = False
+            logging.info("Serves no confidence: %s", error)
         metrics.queue.labels(pair).set_function(lambda: len(self.queue))
         self._tokens = metrics.tokens.labels(pair)
 
@@ -130,6 +145,9 @@ class ServedModel:
             for method, *arguments in calls:
                 with contextlib.suppress(UserError):  # the model has no such method
                     getattr(self.explorer, method)(*arguments)
+            # A calibration may need passes with dropout, or of the models of an ensemble.
+            if self.is_calibrated:
+                self.explorer.confidence(["1"], [self.explorer.score([("1", known_text)])])
 
     async def translate(
         self,
@@ -138,7 +156,8 @@ class ServedModel:
         n_best: int,
         controls: Sequence[Control],
         glossary: Glossary,
-    ) -> list[list[str]]:
+        with_confidence: bool = False,
+    ) -> list[Answer]:
         """Returns at most `n_best` translations of each text, the best one first.
 
         Translation N of a text consists of the N-th best translation of each sentence, or of its
@@ -147,16 +166,17 @@ class ServedModel:
         Args:
           text_format: "text" or "html".
           controls: one for each text. Its prefix is for the first sentence of the text.
+          with_confidence: answers have confidences. It needs `is_calibrated`.
 
         Raises:
           UserError: no output can obey a control.
         """
         first_limits, *other_limits = self._limits
         answers = await self._translate_texts(
-            first_limits, sources, text_format, n_best, controls, glossary
+            first_limits, sources, text_format, n_best, controls, glossary, with_confidence
         )
         for limits in other_limits:
-            lost = kept.find_lost(sources, answers)
+            lost = kept.find_lost(sources, [answer.translations for answer in answers])
             if not lost:
                 break
             again = await self._translate_texts(
@@ -166,6 +186,7 @@ class ServedModel:
                 n_best,
                 [controls[i] for i in lost],
                 glossary,
+                with_confidence,
             )
             for i, answer in zip(lost, again, strict=True):
                 answers[i] = answer
@@ -179,7 +200,8 @@ class ServedModel:
         n_best: int,
         controls: Sequence[Control],
         glossary: Glossary,
-    ) -> list[list[str]]:
+        with_confidence: bool,
+    ) -> list[Answer]:
         # In a thread, so that no request waits while a long text is split.
         split = await asyncio.to_thread(
             texts.split_texts, sources, text_format, self.source, limits
@@ -200,6 +222,11 @@ class ServedModel:
         # `hypotheses` has a list for each sentence, with the best translation first.
         hypotheses = await self.queue.compute(kind, jobs)
         self._tokens.inc(sum(len(best.tokens) for best, *_ in hypotheses))
+        confidences = iter([])
+        if with_confidence:
+            best_of_each = zip(itertools.chain(*sentences), hypotheses, strict=True)
+            calls = [functools.partial(self._confidence, *pair) for pair in best_of_each]
+            confidences = iter(await self.queue.compute("explore", calls))
 
         insert_marks = functools.partial(self._insert_marks, n_best, texts.ESCAPES[text_format])
         pieces = [piece for piece in itertools.chain(*split) if piece.is_sentence]
@@ -219,8 +246,14 @@ class ServedModel:
             for n in range(max(map(len, n_best_of), default=1)):
                 nth = (translations[min(n, len(translations) - 1)] for translations in n_best_of)
                 answer.append(texts.join(pieces, nth, self._gap))
-            answers.append(list(dict.fromkeys(answer)))
+            confidences_of = list(itertools.islice(confidences, len(text_sentences)))
+            answers.append(Answer(list(dict.fromkeys(answer)), confidences_of))
         return answers
+
+    def _confidence(self, sentence: str, hypotheses: Sequence[Translation]) -> Confidence:
+        """Returns the confidence in the best translation of a sentence."""
+        ((confidence,),) = self.explorer.confidence([sentence], [list(hypotheses[:1])])
+        return confidence
 
     def _insert_marks(
         self, n_best: int, escape: Escape, piece: texts.Piece, translations: Sequence[Translation]

@@ -134,6 +134,17 @@ def read_texts(fields: Fields, name: str, limits: Limits) -> tuple[list[str], bo
     return texts, isinstance(value, list)
 
 
+def read_switch(fields: Fields, name: str) -> bool:
+    """Returns a field that is true or false, in JSON or as text. False if it is missing.
+
+    Raises UserError for another value.
+    """
+    value = str(fields.get(name) or False).lower()
+    if value not in ("true", "false"):
+        raise UserError(f"Invalid request: {name} must be true or false")
+    return value == "true"
+
+
 def read_controls(
     fields: Fields, texts: Sequence[str], is_list: bool, limits: Limits
 ) -> tuple[list[Control], Glossary]:

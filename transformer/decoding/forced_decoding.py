@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -66,7 +67,7 @@ def score_pairs(
         ]
         for side in (0, 1)
     )
-    rows = _map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
+    rows = map_rows(models, models.jit(score_tokens), parameters, [sources, targets])
 
     # A row has the log-probability of each token of the target.
     translations = []
@@ -92,7 +93,7 @@ def encode_texts(
     Raises UserError, which names the text, if a text is too long.
     """
     sequences = [encode_text(models, 0, f"texts[{i}]", text) for i, text in enumerate(texts)]
-    states = _map_rows(models, models.jit(encoder_states), parameters, [sequences])
+    states = map_rows(models, models.jit(encoder_states), parameters, [sequences])
     source = models.tokenizer.source
     pairs = zip(sequences, states, strict=True)
     return [Encoding(tuple(tokens), pieces_of(source, tokens), rows) for tokens, rows in pairs]
@@ -142,18 +143,44 @@ def score_tokens(
     models: Sequence[Transformer | LanguageModel],
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
+    rngs: nnx.Rngs | None = None,
 ) -> Float[Array, "B T"]:
     """Returns the ensemble's log-probability of each token of `target`, given the tokens before it.
 
-    It is 0 at PAD. A language model does not read the source.
+    It is 0 at PAD. A language model does not read the source. With `rngs`, dropout is applied.
     """
     inputs = [source, shift_right(target)]
     if isinstance(models[0], LanguageModel):
         inputs = inputs[1:]
-    log_p = ensemble.log_probabilities([model(*inputs) for model in models])
+    log_p = ensemble.log_probabilities([model(*inputs, rngs=rngs) for model in models])
     is_padding = target == PAD
     token_log_p = jnp.take_along_axis(log_p, target[..., None], axis=2)[..., 0]
     return jnp.where(is_padding, 0.0, token_log_p)
+
+
+def score_passes(
+    models: Sequence[Transformer],
+    source: Int[Array, "B S"],
+    target: Int[Array, "B T"],
+    *,
+    dropout_passes: int,
+) -> Float[Array, "B T N"]:
+    """Returns the log-probabilities of `score_tokens` in N passes with dropout, or by N models.
+
+    With `dropout_passes=0`, each model scores by itself. All rows of a pass have the same dropout
+    masks, so that the result of a row does not depend on the other rows.
+    """
+    if not dropout_passes:
+        return jnp.stack([score_tokens([model], source, target) for model in models], axis=-1)
+
+    def score_row(source_row, target_row, seed):
+        rngs = nnx.Rngs(dropout=jax.random.key(seed))
+        return score_tokens(models, source_row[None], target_row[None], rngs)[0]  # (T,)
+
+    def run_pass(seed):
+        return jax.vmap(score_row, in_axes=(0, 0, None))(source, target, seed)  # (B, T)
+
+    return jnp.moveaxis(jax.lax.map(run_pass, jnp.arange(dropout_passes)), 0, -1)
 
 
 def encoder_states(
@@ -173,7 +200,7 @@ def shift_right(target: Int[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
 
 
-def _map_rows(
+def map_rows(
     models: DeviceModels,
     function: Callable,
     parameters: Replicas,

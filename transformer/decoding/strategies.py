@@ -17,7 +17,7 @@ from transformer.support.errors import UserError
 # keys that only samples depend on
 SAMPLING = ("temperature", "top_k", "top_p", "epsilon", "seed", "mbr_samples")
 # methods of `transformer.Model` that do not depend on the strategy
-METHODS = frozenset({"translate", "score", "attention", "encode"})
+METHODS = frozenset({"translate", "confidence", "score", "attention", "encode"})
 
 
 class Strategy(NamedTuple):

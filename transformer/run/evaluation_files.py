@@ -111,6 +111,24 @@ def of_translations(
     return EvaluationFiles(path, result, lines)
 
 
+def add_confidences(
+    evaluation: EvaluationFiles, threshold: float, confidences: Sequence[float | None]
+) -> EvaluationFiles:
+    """Returns the evaluation with the confidence in each translation.
+
+    It is the probability that the sentence chrF is at least `threshold`.
+    """
+    lines = []
+    for line, confidence in zip(evaluation.lines["sentences.jsonl"], confidences, strict=True):
+        sentence = json.loads(line) | files.six_digits({"confidence": confidence})
+        lines.append(json.dumps(sentence, ensure_ascii=False))
+    return dataclasses.replace(
+        evaluation,
+        result=evaluation.result | {"confidence_threshold": threshold},
+        lines={**evaluation.lines, "sentences.jsonl": lines},
+    )
+
+
 def sentence_lines(
     sources: list[str], references: References, translations: list[Translation]
 ) -> list[str]:

@@ -83,7 +83,15 @@ OBJECTIVES = {
     "translation": TrainingObjective(
         sides=(True, True),
         make_model=Transformer,
-        methods={"translate", "alternatives", "score", "attention", "beam_tree", "encode"},
+        methods={
+            "translate",
+            "confidence",
+            "alternatives",
+            "score",
+            "attention",
+            "beam_tree",
+            "encode",
+        },
         options={
             "packed",
             "label_smoothing",

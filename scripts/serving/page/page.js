@@ -124,10 +124,12 @@ async function translate() {
   }
   say("Translating …");
   try {
-    const answer = await ask("translate", "translate", { q, source, target, alternatives: ALTERNATIVES });
+    const fields = { q, source, target, alternatives: ALTERNATIVES, confidence: settings.confidence };
+    const answer = await ask("translate", "translate", fields);
     const language = answer.detectedLanguage?.language ?? source;
     say(source === AUTO ? `From ${languages.find(({ code }) => code === language).name}` : "");
     show({ q, source: language, target, best: answer.translatedText }, answer.alternatives);
+    showConfidence(answer.confidence ?? []);
   } catch (error) {
     explain(error);
   }
@@ -135,6 +137,7 @@ async function translate() {
 
 function show(translation, alternatives = []) {
   shown = translation;
+  element("confidence-hint").hidden = true;
   showWords(shown?.best ?? "");
   element("translation").lang = shown?.target ?? "";
   element("translation").classList.remove("old");
@@ -187,6 +190,28 @@ function showWords(text) {
     word.tabIndex = word === place.firstElementChild ? 0 : -1;
     for (const event of ["pointerenter", "focus"]) word.addEventListener(event, () => attend(word));
   }
+}
+
+// Marks words by their probability, and the last word of each sentence with the confidence in the sentence.
+function showConfidence(sentences) {
+  const words = [...element("translation").children];
+  for (const { confidence, words: texts, word_confidences: probabilities } of sentences) {
+    let last = null;
+    texts.forEach((text, i) => {
+      // An inserted emoji is a word without a probability, or separates the punctuation from its word.
+      const place = words.findIndex((word) => text.startsWith(word.textContent) || word.textContent.startsWith(text));
+      if (place < 0) return;
+      last = words.splice(0, place + 1).at(-1);
+      last.style.setProperty("--weight", 1 - probabilities[i]);
+      last.title = `probability ${percent(probabilities[i])}`;
+    });
+    if (last && confidence !== null) last.dataset.confidence = percent(confidence);
+  }
+  element("confidence-hint").hidden = sentences.length === 0;
+}
+
+function percent(value) {
+  return `${Math.round(100 * value)} %`;
 }
 
 function moveToWord(event) {
@@ -259,7 +284,7 @@ function showAttention(text, sourceWords, targetWord, weights) {
     return { ...word, weight };
   });
   const most = named.sort((a, b) => b.weight - a.weight).slice(0, MOST);
-  say(`${text} \u2190 ${most.map((word) => `${word.text} ${Math.round(100 * word.weight)} %`).join(", ")}`, element("attended"));
+  say(`${text} \u2190 ${most.map((word) => `${word.text} ${percent(word.weight)}`).join(", ")}`, element("attended"));
 }
 
 function sum(values) {

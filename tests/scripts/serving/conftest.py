@@ -14,12 +14,16 @@ from scripts.serving.middleware import Metrics, make_server
 from scripts.serving.models import ServedModel, load_models
 from scripts.serving.requests import Limits
 from tests.checkpoints.workdirs import make_workdir
+from tests.scripts.calibrated import write_calibration
 
 LIMITS = Limits(body_bytes=2000, characters=400, items=5, requests=3, seconds=60, shapes=16)
 WORDS = {
     **{"data.source": "text", "tokenizer.kind": "word", "tokenizer.vocab_size": "16"},
     **{"decoding.max_source_length": "16", "decoding.batch_tokens": "1024"},
 }
+
+WEIGHTS = {"intercept": 2.0, "mean": 0.5, "lowest": 0.1}
+WEIGHTS |= {"mean_of_passes": 0.5, "deviation_of_passes": -1.0}
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +32,13 @@ def workdirs(tmp_path_factory) -> list:
         tmp_path_factory.mktemp("served"),
         {"data.source_language": "out", "data.target_language": "in"},
     )
-    return [
+    there, back = (
         make_workdir(folder / "there", 0, (10,), **WORDS),
         make_workdir(folder / "back", 1, (10,), **WORDS, **back),
-    ]
+    )
+    # Only the first one has a confidence, which needs passes of the model.
+    write_calibration(there, WEIGHTS, dropout_passes=2)
+    return [there, back]
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,43 @@ def test_alternatives_are_the_next_best(client, served):
         assert client.post("/translate", data=data).json()["alternatives"] == [second]
 
 
+def test_the_confidence_is_that_of_each_sentence_of_the_best_translation(client, served):
+    model = served[0].model
+    texts = ["1 2. 3 4", "5"]
+
+    def expected(*sentences):
+        rows = model.confidence(sentences, model.translate(sentences))
+        return [
+            {
+                "confidence": pytest.approx(one.confidence, abs=1e-4),
+                "words": one.words,
+                "word_confidences": pytest.approx(one.word_confidences, abs=1e-4),
+            }
+            for (one,) in rows
+        ]
+
+    answer = post(client, q=texts, confidence=True).json()
+    assert answer["confidence"] == [expected("1 2.", "3 4"), expected("5")]
+    assert answer["translatedText"] == post(client, q=texts).json()["translatedText"]
+    assert all(0 < one["confidence"] < 1 for one in answer["confidence"][0])
+    # One text has no list of texts, in forms too, and alternatives change nothing.
+    for data in ({"confidence": "true"}, {"confidence": "true", "alternatives": 1}):
+        answer = client.post("/translate", data={**QUESTION, "q": "5", **data}).json()
+        assert answer["confidence"] == expected("5")
+    assert post(client, q=" ", confidence=True).json()["confidence"] == []
+    for value in (False, None, "false", ""):
+        assert "confidence" not in post(client, confidence=value).json()
+
+
+def test_a_model_without_calibration_has_no_confidence(client):
+    refused = post(client, source="out", target="in", confidence=True)
+    assert refused.status_code == 400
+    assert "not supported from out to in; run scripts.calibrate" in refused.json()["error"]
+    assert client.get("/frontend/settings").json()["confidence"] is False
+    refused = post(client, confidence="yes")
+    assert (refused.status_code, "must be true or false" in refused.json()["error"]) == (400, True)
+
+
 def test_fields_control_the_translations(client, expected, served):
     prefixed = post(client, prefix="7 7", alternatives=1).json()
     assert all(
@@ -173,7 +210,9 @@ def test_controlled_and_plain_requests_share_a_server_and_keep_their_translation
         async def one(i):
             try:
                 controls = read_controls(requests[i], ["1 2 3"], False, LIMITS)
-                answers[i] = (await served[0].translate(["1 2 3"], "text", 1, *controls))[0][0]
+                answers[i] = (await served[0].translate(["1 2 3"], "text", 1, *controls))[
+                    0
+                ].translations[0]
             except UserError as error:
                 answers[i] = str(error)
 
@@ -755,6 +794,8 @@ def test_a_server_outlives_its_workdir_and_every_program_is_compiled_ahead(workd
         texts = [" ".join("12345678"[: n % 8 + 1]) for n in range(count)]
         asyncio.run(model.translate(texts, "text", 1, [Control()] * count, Glossary([])))
     asyncio.run(model.translate(["1 2 3", "4"], "text", 2, [Control()] * 2, Glossary([])))
+    confidence = model.translate(["1 2 3"], "text", 1, [Control()], Glossary([]), True)
+    assert asyncio.run(confidence)[0].confidences
     model.explorer.score([("1 2", "3")])
     model.explorer.attention("1 2", "3 4")
     model.explorer.beam_tree("1 2")

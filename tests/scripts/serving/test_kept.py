@@ -114,7 +114,7 @@ def test_a_server_that_keeps_spans(keeping, text_format):
     controls = [Control()] * len(texts)
     n_best = asyncio.run(keeping.translate(texts, text_format, 2, controls, Glossary([])))
     for n in (0, -1):
-        assert count_kept(lines, [answer[n] for answer in n_best]) == 100
+        assert count_kept(lines, [answer.translations[n] for answer in n_best]) == 100
 
 
 def test_a_server_without_the_flag_does_not(client, served):

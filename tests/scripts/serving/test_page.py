@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from scripts.serving.app import PAGE
@@ -90,6 +91,50 @@ def test_the_translation_comes_at_a_pause_within_the_width_of_the_window(
     assert shown == pytest.approx([best.score, second.score], abs=0.006)
     assert tab.evaluate("document.documentElement.scrollWidth") == width
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == f"rgb{paper}"
+
+
+def test_words_are_shaded_by_probability_and_sentences_have_their_confidence(opened, served):
+    with listening(served[:1]) as address:
+        tab = opened(at=address)
+        translated(tab, "1 2 3. 4 5")
+        model = served[0].model
+        sentences = ["1 2 3.", "4 5"]
+        rows = model.confidence(sentences, model.translate(sentences))
+        shown = tab.locator("#translation [data-confidence]").evaluate_all(
+            "words => words.map(word => word.dataset.confidence)"
+        )
+        assert shown == [f"{100 * one.confidence:.0f} %" for (one,) in rows]
+        weights = tab.locator("#translation .word").evaluate_all(
+            "words => words.map(word => Number(word.style.getPropertyValue('--weight')))"
+        )
+        probabilities = [value for (one,) in rows for value in one.word_confidences]
+        assert weights == pytest.approx(1 - np.array(probabilities), abs=1e-4)
+        assert tab.locator("#confidence-hint").is_visible()
+
+
+def test_without_a_calibration_the_page_shows_no_confidence(opened):
+    tab = opened()
+    translated(tab, "1 2 3")
+    assert tab.locator("#translation [data-confidence]").count() == 0
+    assert tab.locator("#confidence-hint").is_hidden()
+
+
+def test_an_emoji_within_a_sentence_has_no_probability(opened):
+    tab = opened()
+    answer = {
+        "translatedText": "Ein \U0001f642 Pferd \U0001f642.",
+        "alternatives": [],
+        "confidence": [
+            {"confidence": 0.456, "words": ["Ein", "Pferd."], "word_confidences": [0.75, 0.25]}
+        ],
+    }
+    fulfill(tab, "translate", answer)
+    translated(tab, "1 2")
+    weights = tab.locator("#translation .word").evaluate_all(
+        "words => words.map(word => word.style.getPropertyValue('--weight'))"
+    )
+    assert weights == ["0.25", "", "0.75", ""]
+    assert tab.locator("#translation .word").nth(2).get_attribute("data-confidence") == "46 %"
 
 
 @pytest.mark.slow

@@ -1,0 +1,160 @@
+"""The confidence in translations and their words, from the probabilities of the model itself.
+
+The features of a translation y of x are in nats (Fomicheva et al. 2020, "Unsupervised Quality
+Estimation for Neural Machine Translation"):
+
+- mean: TP = 1/T sum of log p(y_t | y_<t, x) over its T tokens, EOS included
+- lowest: the least log p(y_t | y_<t, x)
+- mean_of_passes, deviation_of_passes: mean and standard deviation of TP in passes with dropout or,
+  without such passes, over the models of an ensemble
+
+`scripts.calibrate` fits the weights with which a logistic regression turns them into the
+probability that the sentence chrF of y is at least a threshold.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.checkpoints import checksums
+from transformer.config.types import Config
+from transformer.data.corpus.annotations import word_starts
+from transformer.data.tokenizers.vocabulary import Vocabulary
+from transformer.decoding.batches import DeviceModels, Replicas
+from transformer.decoding.forced_decoding import map_rows, score_passes
+from transformer.decoding.text_decoder import TextDecoder
+from transformer.decoding.translation import Translation, Translations
+from transformer.support import files
+from transformer.support.errors import UserError
+from transformer.workdir import Workdir
+
+VERSION = 1  # of the features and of the file
+Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
+Weights = Mapping[str, float]  # of each feature, and "intercept"
+
+
+class Confidence(NamedTuple):
+    """The confidence in a translation and in each of its words.
+
+    confidence: the probability that the sentence chrF is at least the threshold of the calibration.
+      None if the translation has no tokens.
+    word_confidences: the probability of each word given the source and the words before it, without
+      calibration: the product over its tokens.
+    """
+
+    confidence: float | None
+    words: list[str]
+    word_confidences: list[float]
+
+
+class Calibration(NamedTuple):
+    """The part of a file by `scripts.calibrate` that confidences depend on."""
+
+    weights: Weights
+    threshold: float
+    dropout_passes: int
+
+
+def read(path: Path, config: Config, checkpoints: Sequence[Any]) -> Calibration:
+    """Reads the calibration of a workdir.
+
+    Raises UserError if it is missing or damaged, or if it is for other checkpoints or another
+    search than these.
+    """
+    workdirs = ",".join(checkpoint.workdir for checkpoint in checkpoints)
+    advice = f"run python -m scripts.calibrate --workdir={workdirs} with the same flags"
+
+    def parse(record: dict[str, Any]) -> Calibration:
+        for key, value in settings(config, checkpoints).items():
+            fitted = record["settings"].get(key)
+            if fitted != value:
+                raise UserError(f"is for {key}={fitted}, and the model has {value}; {advice}")
+        return Calibration(*(record[name] for name in Calibration._fields))
+
+    return files.read_json(path, parse, advice)
+
+
+def settings(config: Config, checkpoints: Sequence[Any]) -> dict[str, Any]:
+    """Returns what the features of a translation depend on, as JSON has it."""
+    values = {
+        "version": VERSION,
+        "steps": [checkpoint.averaged for checkpoint in checkpoints],
+        "digests": [
+            checksums.digest(Workdir(Path(checkpoint.workdir)).checkpoints / str(checkpoint.step))
+            for checkpoint in checkpoints
+        ],
+        "source_language": config.data.source_language,
+        "target_language": config.data.target_language,
+        **{f"decoding.{key}": value for key, value in config.decoding.items()},
+    }
+    del values["decoding.batch_tokens"]  # translations do not depend on it
+    return json.loads(json.dumps(values))
+
+
+def estimate(
+    calibration: Calibration,
+    decoder: TextDecoder,
+    parameters: Replicas,
+    texts: Sequence[str],
+    translations: Translations,
+    first_line: int = 1,
+) -> list[list[Confidence]]:
+    """Returns the confidence in each translation of each text."""
+    # All translations are scored together, in batches of similar length.
+    pairs = []
+    sources = decoder.source_tokens(texts, first_line)
+    for source, row in zip(sources, translations, strict=True):
+        pairs += [(source, one) for one in row if one.tokens]
+    features = compute_features(decoder, parameters, pairs, calibration.dropout_passes)
+    confidences = iter(probabilities(calibration.weights, features).tolist())
+
+    def describe(one: Translation) -> Confidence:
+        words = split_words(one, decoder.tokenizer.target)
+        return Confidence(next(confidences) if one.tokens else None, *words)
+
+    return [[describe(one) for one in row] for row in translations]
+
+
+def compute_features(
+    models: DeviceModels,
+    parameters: Replicas,
+    pairs: Sequence[tuple[Sequence[int], Translation]],
+    dropout_passes: int,
+) -> Features:
+    """Returns the features of translations, each with the tokens of its source."""
+    log_p = [np.array(one.token_log_probabilities) for _, one in pairs]
+    features = {"mean": [row.mean() for row in log_p], "lowest": [row.min() for row in log_p]}
+    if dropout_passes or len(models.graphs) > 1:
+        score = models.jit(score_passes, dropout_passes=dropout_passes)
+        sources = [list(source) for source, _ in pairs]
+        targets = [list(one.tokens) for _, one in pairs]
+        rows = map_rows(models, score, parameters, [sources, targets])
+        means = [row.mean(axis=0) for row in rows]  # TP in each pass
+        features["mean_of_passes"] = [row.mean() for row in means]
+        features["deviation_of_passes"] = [row.std() for row in means]
+    return {name: np.array(values, float) for name, values in features.items()}
+
+
+def probabilities(weights: Weights, features: Features) -> Float[np.ndarray, "N"]:
+    """Returns the probabilities of a logistic regression."""
+    logits = weights["intercept"] + sum(weights[name] * features[name] for name in features)
+    return 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, without overflow
+
+
+def split_words(translation: Translation, vocabulary: Vocabulary) -> tuple[list[str], list[float]]:
+    """Returns the words of a translation with their probabilities, the products over tokens.
+
+    EOS is not a part of a word.
+    """
+    pieces = translation.pieces[:-1]
+    # Some vocabularies do not mark the first word.
+    starts = {0, *np.flatnonzero(word_starts(pieces)).tolist()}
+    spans = [slice(*span) for span in pairwise(sorted({*starts, len(pieces)}))]
+    words = vocabulary.decode([list(translation.tokens[span]) for span in spans])
+    return words, [math.exp(sum(translation.token_log_probabilities[span])) for span in spans]
