@@ -6,9 +6,8 @@ import dataclasses
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from transformer.checkpoints import loaded_models
+from transformer.checkpoints import calibration, loaded_models
 from transformer.checkpoints.loaded_models import Checkpoint
 from transformer.config.loading import parse_overrides, with_values
 from transformer.config.types import Config
@@ -34,7 +33,6 @@ from transformer.support.errors import UserError
 from transformer.support.special_tokens import UNK
 from transformer.support.workers import call_all
 from transformer.training.objectives import OBJECTIVES
-from transformer.workdir import Workdir
 
 # The decoding keys that decide what `load` reads and converts.
 LOADED_KEYS = ("rerank", "scorer", "shortlist", "dtype")
@@ -174,8 +172,7 @@ class Model:
             raise UserError("translations: must have a list for each text, as translate returns")
         with self._ready("confidence"):
             if self._calibration is None:
-                path = Workdir(Path(self.checkpoints[0].workdir)).calibration
-                self._calibration = confidence.read(path, self.config, self.checkpoints)
+                self._calibration = calibration.read(self.config, self.checkpoints)
             return confidence.estimate(
                 self._calibration, self.decoder, self.parameters, texts, rows
             )

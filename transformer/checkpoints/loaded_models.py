@@ -17,7 +17,6 @@ from transformer.data.sources.lines import parse_number
 from transformer.data.sources.mixture import check_direction
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.batches import Replicas
-from transformer.decoding.confidence import Calibration, read
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import make_decoder
 from transformer.decoding.reranking import CommandScorer, Scorer
@@ -71,10 +70,6 @@ class LoadedModels:
             scorers=self.scorers,
         )
         return decoder, decoder.place(self.parameters)
-
-    def calibration(self) -> Calibration:
-        """Reads the calibration of the workdir for these models. Raises UserError as `read`."""
-        return read(self.workdir.calibration, self.config, self.checkpoints)
 
 
 def check_translates(config: Config, workdir: str) -> None:

@@ -12,29 +12,21 @@ Estimation for Neural Machine Translation"):
 probability that the sentence chrF of y is at least a threshold.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from transformer.checkpoints import checksums
-from transformer.config.types import Config
 from transformer.data.corpus.annotations import word_starts
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.forced_decoding import map_rows, score_passes
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, Translations
-from transformer.support import files
-from transformer.support.errors import UserError
-from transformer.workdir import Workdir
 
-VERSION = 1  # of the features and of the file
 Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
 Weights = Mapping[str, float]  # of each feature, and "intercept"
 
@@ -59,42 +51,6 @@ class Calibration(NamedTuple):
     weights: Weights
     threshold: float
     dropout_passes: int
-
-
-def read(path: Path, config: Config, checkpoints: Sequence[Any]) -> Calibration:
-    """Reads the calibration of a workdir.
-
-    Raises UserError if it is missing or damaged, or if it is for other checkpoints or another
-    search than these.
-    """
-    workdirs = ",".join(checkpoint.workdir for checkpoint in checkpoints)
-    advice = f"run python -m scripts.calibrate --workdir={workdirs} with the same flags"
-
-    def parse(record: dict[str, Any]) -> Calibration:
-        for key, value in settings(config, checkpoints).items():
-            fitted = record["settings"].get(key)
-            if fitted != value:
-                raise UserError(f"is for {key}={fitted}, and the model has {value}; {advice}")
-        return Calibration(*(record[name] for name in Calibration._fields))
-
-    return files.read_json(path, parse, advice)
-
-
-def settings(config: Config, checkpoints: Sequence[Any]) -> dict[str, Any]:
-    """Returns what the features of a translation depend on, as JSON has it."""
-    values = {
-        "version": VERSION,
-        "steps": [checkpoint.averaged for checkpoint in checkpoints],
-        "digests": [
-            checksums.digest(Workdir(Path(checkpoint.workdir)).checkpoints / str(checkpoint.step))
-            for checkpoint in checkpoints
-        ],
-        "source_language": config.data.source_language,
-        "target_language": config.data.target_language,
-        **{f"decoding.{key}": value for key, value in config.decoding.items()},
-    }
-    del values["decoding.batch_tokens"]  # translations do not depend on it
-    return json.loads(json.dumps(values))
 
 
 def estimate(
