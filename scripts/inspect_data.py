@@ -247,8 +247,11 @@ def score_pairs(
 
 def score(model: "Model", pairs: Sequence[tuple[str, str]]) -> list[Scores]:
     """Scores the pairs that are short enough for the model. Longer pairs have NaN and 0 tokens."""
+    # The import takes seconds, which --help should not.
+    from transformer.decoding.forced_decoding import is_scorable
+
     scores = [Scores(math.nan, math.nan, 0)] * len(pairs)
-    short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    short = [i for i, pair in enumerate(pairs) if is_scorable(model.decoder, pair)]
     with_source = model.score([pairs[i] for i in short])
     # The probability of the target as a sentence: translated from an empty source.
     without_source = model.score([("", pairs[i][1]) for i in short])

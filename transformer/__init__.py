@@ -30,9 +30,9 @@ def load(
     """Returns the trained model of a run.
 
     It translates, scores, and shows its attention and encoder states. Its methods are `translate`,
-    `confidence`, `alternatives`, `score`, `can_score`, `attention`, `beam_tree`, `encode`,
-    `num_tokens`, `with_decoding`, `with_languages` and `compile`; `help(model)` describes them.
-    Each local device holds a copy of the parameters.
+    `confidence`, `alternatives`, `score`, `attention`, `beam_tree`, `encode`, `num_tokens`,
+    `with_decoding`, `with_languages` and `compile`; `help(model)` describes them. Each local device
+    holds a copy of the parameters.
 
     Args:
       workdir: the run's folder. A list of folders makes an ensemble, which averages the models'

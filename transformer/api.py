@@ -26,7 +26,7 @@ from transformer.decoding.control.arguments import (
 )
 from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.decoders import is_scored_mbr
-from transformer.decoding.forced_decoding import Attention, Encoding, is_scorable
+from transformer.decoding.forced_decoding import Attention, Encoding
 from transformer.decoding.strategies import STRATEGIES
 from transformer.decoding.translation import Translation, Translations, encode
 from transformer.support.errors import UserError
@@ -176,13 +176,6 @@ class Model:
             return confidence.estimate(
                 self._calibration, self.decoder, self.parameters, texts, rows
             )
-
-    def can_score(self, pair: tuple[str, str]) -> bool:
-        """True if both texts are short enough for `score`.
-
-        Raises UserError if one cannot be tokenized.
-        """
-        return is_scorable(self.decoder, pair)
 
     def attention(self, source: str, target: str) -> Attention:
         """Returns the attention weights of every layer and head, with `target` as the output.

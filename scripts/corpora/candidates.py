@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from scripts.datasets import folder
-from scripts.results.sentence_scores import NamedFlag, Texts
+from scripts.results.sentence_scores import NamedFlag, Texts, sentence_metric
 from transformer.config.types import Config, with_changes
 from transformer.data.sources import source
 from transformer.decoding.bleu import Language
 from transformer.decoding.control.arguments import LINE_BREAKS
-from transformer.decoding.metrics import sentence_metric
 from transformer.decoding.scorer import SECONDS, run_scorer
 from transformer.support import files
 

@@ -6,21 +6,30 @@ empty. The outermost bracket is removed if it has no label, or one of `OUTERMOST
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from scripts.datasets.folder import LanguagePair, write_record
 from transformer.data.sources.lines import read_text_file
-from transformer.decoding.trees.linearized import is_leaf, is_open, linearize
+from transformer.decoding.trees.linearized import LEAF, PUNCTUATION, is_leaf, is_open
 from transformer.support import files
 from transformer.support.errors import UserError
 
 OUTERMOST = ("", "TOP", "ROOT", "S1")
 TRACE = "-NONE-"
+_TOKENS = re.compile(r"[()]|[^()\s]+")
+
+
+def linearize(symbols: Iterable[str]) -> str:
+    """Returns the linearized tree of symbols whose leaves are tags."""
+    return " ".join(
+        LEAF if is_leaf(symbol) and symbol not in PUNCTUATION else symbol for symbol in symbols
+    )
+
+
 # The leaves of the target side, by --leaves.
 LEAVES = {"XX": linearize, "tags": " ".join}
-_TOKENS = re.compile(r"[()]|[^()\s]+")
 
 
 class Tree(NamedTuple):

@@ -20,11 +20,12 @@ from scripts.distillation.pipeline import (
     TranslationStage,
     is_config,
 )
+from scripts.results.sentence_scores import sentence_metric
 from transformer.data.sources import source
 from transformer.data.sources.lines import read_text_file
 from transformer.decoding.bleu import bleu_language
 from transformer.decoding.control.arguments import LINE_BREAKS
-from transformer.decoding.metrics import sentence_metric
+from transformer.decoding.forced_decoding import is_scorable
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -125,7 +126,7 @@ def _losses(workdir: Path, checkpoint: str, average: int, pairs: Sequence[Pair])
 
     # Infinite losses are never the lowest, unless no hypothesis can be scored.
     losses = [float("inf")] * len(pairs)
-    short = [i for i, pair in enumerate(pairs) if model.can_score(pair)]
+    short = [i for i, pair in enumerate(pairs) if is_scorable(model.decoder, pair)]
     scores = model.score([pairs[i] for i in short])
     for i, score in zip(short, scores, strict=True):
         losses[i] = -score.log_probability

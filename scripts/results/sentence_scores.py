@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import logging
+from sacrebleu.metrics import BLEU, CHRF
 
 from transformer.data.sources.lines import read_text_file
+from transformer.decoding.bleu import Language, make_bleu
 from transformer.decoding.metrics import LOSSES, METRICS, Metric
 from transformer.decoding.scorer import check_command, parse_score, run_scorer
 from transformer.support import files
@@ -22,6 +24,15 @@ from transformer.support.errors import MALFORMED, UserError
 
 ENDING = "scores.jsonl"  # of the file beside an evaluation
 _NAME = re.compile(r"([A-Za-z][\w.+-]*)(,lower)?:(.*)", re.DOTALL)
+
+
+def sentence_metric(name: str, language: Language) -> BLEU | CHRF:
+    """Returns sacreBLEU's metric for single sentences, "bleu" or "chrf"."""
+    if name == "chrf":
+        return CHRF()
+    metric = make_bleu(language.tokenizer)
+    metric.effective_order = True  # otherwise the score of a short sentence is 0
+    return metric
 
 
 class NamedFlag(NamedTuple):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from scripts import get_data
-from scripts.datasets.treebank import read_trees
+from scripts.datasets.treebank import linearize, read_trees
 from tests.checkpoints.workdirs import run
 from tests.decoding.trees.grammar import random_treebank
-from transformer.decoding.trees.linearized import PUNCTUATION, fits, linearize, print_tree
+from transformer.decoding.trees.linearized import PUNCTUATION, fits, print_tree
 
 TREEBANK = Path(__file__).resolve().parents[3] / "shared" / "treebank"
 EXAMPLE = """

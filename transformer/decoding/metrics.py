@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import CHRF
 
 from transformer.decoding import bleu
 from transformer.decoding.bleu import Language, References
@@ -101,15 +101,6 @@ def describe_scores(scores: Mapping[str, float], names: Iterable[str]) -> list[s
         for name in names
         if name in scores
     ]
-
-
-def sentence_metric(name: str, language: Language) -> BLEU | CHRF:
-    """Returns sacreBLEU's metric for single sentences, "bleu" or "chrf"."""
-    if name == "chrf":
-        return CHRF()
-    metric = bleu.make_bleu(language.tokenizer)
-    metric.effective_order = True  # otherwise the score of a short sentence is 0
-    return metric
 
 
 def exact_match(

@@ -2,10 +2,10 @@
 
 import pytest
 
+from scripts.datasets.treebank import linearize
 from scripts.results.sufficient_statistics import additive_metrics
 from transformer.decoding import bleu, metrics
 from transformer.decoding.trees import bracket_scores
-from transformer.decoding.trees.linearized import linearize
 from transformer.support.errors import UserError
 
 # References with their tags, and hypotheses.

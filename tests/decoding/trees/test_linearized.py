@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.datasets.treebank import linearize
 from tests.decoding.trees.grammar import LABELS
 from transformer.decoding.trees.linearized import (
     Bracket,
     fits,
     is_leaf,
-    linearize,
     print_tree,
     read_brackets,
     repair,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scripts.datasets.treebank import linearize
 from tests.decoding.models import make_decoding_config
 from tests.decoding.trees.grammar import LABELS
 from tests.decoding.trees.test_linearized import random_symbols
@@ -23,7 +24,7 @@ from transformer.decoding.beam_search import SourceBatch, beam_search
 from transformer.decoding.control.constraints import constrain
 from transformer.decoding.history import History
 from transformer.decoding.sampling import sample
-from transformer.decoding.trees.linearized import fits, linearize, read_brackets
+from transformer.decoding.trees.linearized import fits, read_brackets
 from transformer.decoding.trees.well_formed import WORD, make_rule, require_tree
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, PAD, SPECIAL_PIECES

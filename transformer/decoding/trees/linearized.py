@@ -42,13 +42,6 @@ def is_leaf(symbol: str) -> bool:
     return not is_open(symbol) and not is_close(symbol)
 
 
-def linearize(symbols: Iterable[str]) -> str:
-    """Returns the linearized tree of symbols whose leaves are tags."""
-    return " ".join(
-        LEAF if is_leaf(symbol) and symbol not in PUNCTUATION else symbol for symbol in symbols
-    )
-
-
 def read_brackets(symbols: Iterable[str]) -> Brackets:
     """Returns the leaves and the brackets of a linearized tree.
 
