@@ -12,7 +12,6 @@ import ml_collections
 import pytest
 
 from configs import base
-from scripts.results.runs import describe_note
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from tests.training.tiny import remove_layers
 from transformer import evaluate, train
@@ -20,6 +19,7 @@ from transformer.config import cli, loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run import preparation
+from transformer.workdir import describe_note
 
 pytestmark = pytest.mark.long
 
