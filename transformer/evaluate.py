@@ -94,15 +94,16 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         scored = translate_and_score(
             decoder, parameters, sources, references, data_config, METRICS, report
         )
-    evaluation = evaluation_files.of_translations(
-        arguments, models, path, sources, references, scored
-    )
+    confidences = []
     if calibration:
         rows = [[translation] for translation in scored.translations]
-        confidences = estimate(calibration, decoder, parameters, sources, rows)
-        evaluation = evaluation_files.add_confidences(
-            evaluation, calibration.threshold, [best.confidence for (best,) in confidences]
-        )
+        estimates = estimate(calibration, decoder, parameters, sources, rows)
+        confidences = [best.confidence for (best,) in estimates]
+    evaluation = evaluation_files.of_translations(
+        arguments, models, path, sources, references, scored, confidences
+    )
+    if calibration:
+        evaluation.result["confidence_threshold"] = calibration.threshold
     log_result(evaluation.result, describe_scores(evaluation.result, METRICS))
     return evaluation
 

@@ -61,8 +61,9 @@ def of_translations(
     sources: Sequence[str],
     references: References,
     scored: ScoredTranslations,
+    confidences: Sequence[float | None],
 ) -> EvaluationFiles:
-    """Returns the evaluation of translations, with all texts.
+    """Returns the evaluation of translations, with all texts and perhaps confidences.
 
     Repeating an evaluation overwrites its files.
     """
@@ -95,7 +96,7 @@ def of_translations(
         "sources.txt": sources,
         "hypotheses.txt": [best.text for best in scored.translations],
         **dict(zip(endings, references, strict=True)),
-        "sentences.jsonl": sentence_lines(sources, references, scored.translations),
+        "sentences.jsonl": sentence_lines(sources, references, scored.translations, confidences),
     }
     result = {
         **files.six_digits(scored.scores | scored.speed),
@@ -111,26 +112,11 @@ def of_translations(
     return EvaluationFiles(path, result, lines)
 
 
-def add_confidences(
-    evaluation: EvaluationFiles, threshold: float, confidences: Sequence[float | None]
-) -> EvaluationFiles:
-    """Returns the evaluation with the confidence in each translation.
-
-    It is the probability that the sentence chrF is at least `threshold`.
-    """
-    lines = []
-    for line, confidence in zip(evaluation.lines["sentences.jsonl"], confidences, strict=True):
-        sentence = json.loads(line) | files.six_digits({"confidence": confidence})
-        lines.append(json.dumps(sentence, ensure_ascii=False))
-    return dataclasses.replace(
-        evaluation,
-        result=evaluation.result | {"confidence_threshold": threshold},
-        lines={**evaluation.lines, "sentences.jsonl": lines},
-    )
-
-
 def sentence_lines(
-    sources: list[str], references: References, translations: list[Translation]
+    sources: list[str],
+    references: References,
+    translations: list[Translation],
+    confidences: Sequence[float | None],
 ) -> list[str]:
     """Returns a line of JSON for each sentence.
 
@@ -151,6 +137,8 @@ def sentence_lines(
             "hypothesis": translation.text,
             "references": texts,
         }
+        if confidences:
+            sentence["confidence"] = confidences[len(lines)]
         lines.append(json.dumps(files.six_digits(sentence), ensure_ascii=False))
     return lines
 
