@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from transformer.data.sources.lines import parse_number
 from transformer.support.errors import UserError
 
 FIELDS = ("source", "reference", "hypothesis")
@@ -72,10 +73,7 @@ def run_scorer(
 
 def parse_score(text: str, where: str) -> float:
     """Returns a score. Raises UserError, which begins with `where`, if it is not finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = parse_number(text)
     if not math.isfinite(value):
         raise UserError(f"{where}: '{text.strip():.40}' is not a finite number")
     return value
