@@ -257,7 +257,7 @@ def test_loading_errors_name_the_argument(workdirs):
         ((workdirs, "best", 2.5), {}, "average=2.5: must be an integer"),
         (("runs/absent", "best", 1), {}, "workdir=runs/absent: no such folder"),
         ((workdirs, 25, 1), {}, "checkpoint=25: must be best, last or one of the steps 10, 20"),
-        ((workdirs, "best", 0), {}, "average=0: must be at least 1"),
+        ((workdirs, "best", 0), {}, "average=0: must be an integer of at least 1"),
         (
             (workdirs, "best", 1),
             {"beam": 3},

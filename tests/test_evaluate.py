@@ -411,7 +411,7 @@ def test_several_workdirs_are_an_ensemble(workdir, tmp_path, capsys):
     [
         (["--workdir=nowhere"], "--workdir=nowhere: no such folder"),
         (["--checkpoint=25"], "--checkpoint=25: must be best, last or one of the steps 10, 20, 30"),
-        (["--average=0"], "--average=0: must be at least 1"),
+        (["--average=0"], "--average: 0: must be at least 1"),
         (["--average=two"], "--average"),
         (["--split=tset"], "--split"),
         (["--decoding.beam_sise=3"], "did you mean decoding.beam_size"),

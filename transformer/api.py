@@ -52,8 +52,7 @@ def load(
         raise UserError(
             f"workdir={workdir!r}: must be the folder of a run, or a list of such folders"
         )
-    if type(average) is not int:
-        raise UserError(f"average={average!r}: must be an integer")
+    _check_count("average", average)
     overrides = [(f"decoding.{key}", str(value)) for key, value in decoding.items()]
     paths = [os.fspath(folder) for folder in folders]
     try:
@@ -131,8 +130,7 @@ class Model:
         checked_glossary = None if glossary is None else check_glossary(glossary)
         columns = {"prefix": prefixes, "required": required, "banned": banned}
         controls = check_controls(texts, columns, checked_glossary)
-        if type(n_best) is not int or n_best < 1:
-            raise UserError(f"n_best={n_best!r:.60}: must be an integer of at least 1")
+        _check_count("n_best", n_best)
         with self._ready("translate"):
             return self.decoder.translate(self.parameters, texts, n_best, controls=controls)
 
@@ -198,8 +196,7 @@ class Model:
         """
         text = check_text(text, "text")
         prefix = check_text(prefix, "prefix")
-        if type(count) is not int or count < 1:
-            raise UserError(f"count={count!r:.60}: must be an integer of at least 1")
+        _check_count("count", count)
         with self._ready("alternatives"):
             return alternatives(self.decoder, self.parameters, text, prefix, count)
 
@@ -324,6 +321,11 @@ class Model:
         # The lock also keeps two threads from compiling the same program.
         with self._lock:
             yield
+
+
+def _check_count(name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise UserError(f"{name}={value!r:.60}: must be an integer of at least 1")
 
 
 def _refuse_fork(method: str) -> None:

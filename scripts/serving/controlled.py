@@ -104,7 +104,12 @@ def compile_search(model: Model, text: str, control: Control) -> None:
     parameters = model.parameters[decoder.devices[0]]
     n_best = model.config.decoding.beam_size
     sources = decoder.source_tokens([text])
-    for search in decoder.control.searches(control):
+    # The control of the second search depends on the translation by the first one. Its limit does
+    # not change the programs.
+    searches = [decoder.control.relax(control)]
+    if searches != [control]:
+        searches.append(control._replace(limit=1))
+    for search in searches:
         arrays_of = decoder.arrays_of(sources, 1, [search])
         call_all(decoder.compilations(parameters, map(len, sources), n_best, arrays_of))
 

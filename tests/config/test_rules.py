@@ -159,7 +159,6 @@ IMPOSSIBLE_COMBINATIONS = (
     (FREE | {"training.ema_decay": 0.5}, ("name=schedule_free_adamw", "ema_decay=0.5")),
     ({"training.steps": 3999, "training.eval_every": 100}, ("warmup_steps=4000", "steps=3999")),
     ({"training.eval_every": 100_001}, ("eval_every=100001", "steps=100000")),
-    ({"training.eval_bleu": False}, ("best_metric=bleu", "eval_bleu=False")),
     ({"decoding.shortlist": 8, "decoding.strategy": "sample"}, ("shortlist=8", "strategy=sample")),
     (
         {"decoding.coverage_penalty": 0.2, "decoding.strategy": "sample"},

@@ -55,9 +55,6 @@ def choose_steps(workdir: Path, which: str, average: int, every: int) -> list[in
     All but the last are multiples of `every` (`checkpoint.every`). The best checkpoint, and those
     of interruptions, may lie between them. Raises UserError if one is missing.
     """
-    # argparse has parsed the number, but not its range.
-    if average < 1:
-        raise UserError(f"--average={average}: must be at least 1")
     last = choose_step(workdir, which)
     existing = steps_in(Workdir(workdir).checkpoints)
     # For example, best step 4500 and every=1000: 4500, 4000, 3000, ...

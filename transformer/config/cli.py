@@ -142,9 +142,7 @@ class Parser(argparse.ArgumentParser):
             default="best",
             help="checkpoint to load (best)",
         )
-        self.add_argument(
-            "--average", metavar="N", type=int, default=1, help="mean of N checkpoints up to it (1)"
-        )
+        self.add_number("--average", 1, "mean of N checkpoints up to it")
         for name in LANGUAGES if languages else ():
             side = name.partition("_")[0]
             text = f"the {side} language, of a model that knows several (the run's)"

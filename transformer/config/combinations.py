@@ -332,9 +332,6 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "training ends before the first validation; lower eval_every or raise steps": lambda training: (
         training.eval_every > training.steps
     ),
-    "bleu is not computed; set eval_bleu=true or best_metric=loss": lambda checkpoint, training: (
-        checkpoint.best_metric.partition("/")[0] == "bleu" and not training.eval_bleu
-    ),
     # Decoding.
     "a shortlist is for beam search with translation models; "
     "set shortlist=0": lambda decoding, training: (

@@ -36,11 +36,10 @@ def plan_epoch(
     plan = bucketing.plan_epoch(_group_lengths(lengths, size), group_buckets, random)
     pairs = size * plan.sentences[:, None] + np.arange(size, dtype=np.int32)  # (groups, K)
 
-    # The groups of each bucket follow each other. Candidates are shorter than their group.
-    counts = np.bincount(plan.bucket_ids, np.diff(plan.slices)[:, 0], len(buckets)).astype(int)
-    bucket_of_group = np.repeat(np.arange(len(buckets)), counts)
-    tokens_of_group = lengths[pairs].sum(axis=(1, 2))
-    tokens = np.bincount(bucket_of_group, tokens_of_group, len(buckets)).astype(int)
+    # Candidates are shorter than their group, so the tokens of each bucket are counted again.
+    sums = np.append(0, np.cumsum(lengths[pairs].sum(axis=(1, 2))))  # before each group
+    tokens_of_batch = np.diff(sums[plan.slices])[:, 0]
+    tokens = np.bincount(plan.bucket_ids, tokens_of_batch, len(buckets)).astype(int)
     stats = [
         BucketStats(bucket, group_stats.batches, bucket_tokens)
         for bucket, group_stats, bucket_tokens in zip(

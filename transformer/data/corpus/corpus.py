@@ -116,10 +116,8 @@ class Corpus:
 
     def annotations(self, pairs: PairNumbers) -> Annotations:
         """Returns the weights, rewards and links of these pairs."""
-        numbers = {}
-        for name in ("weights", "rewards"):
-            if name in self._annotations:
-                numbers[name] = self._annotations[name][pairs]
+        names = self._annotations.keys() & {"weights", "rewards"}
+        numbers = {name: self._annotations[name][pairs] for name in names}
 
         # A span gives the rows of a pair in `links`.
         links = self._annotations.get("links")

@@ -17,28 +17,10 @@ from transformer.data.sources.text import file_identity
 from transformer.support import files
 from transformer.support.errors import UserError
 
-# Keys of the group `data` that a corpus of a mixture may set for itself.
-CORPUS_KEYS = (
-    "source",
-    "name",
-    "path",
-    "train_split",
-    "train_pairs",
-    "exclude",
-    "source_language",
-    "target_language",
-    "source_tag",
-)
-# The same for a validation set.
-SET_KEYS = (
-    "source",
-    "name",
-    "path",
-    "valid_split",
-    "source_language",
-    "target_language",
-    "source_tag",
-)
+# Keys of the group `data` that a corpus of a mixture or a validation set may set for itself.
+_SHARED_KEYS = ("source", "name", "path", "source_language", "target_language", "source_tag")
+CORPUS_KEYS = (*_SHARED_KEYS, "train_split", "train_pairs", "exclude")
+SET_KEYS = (*_SHARED_KEYS, "valid_split")
 # The files of a corpus with a line for each pair: its weight in the loss (1 without a file), the
 # links of its words, and its reward.
 ANNOTATIONS = ("pair_weights", "alignments", "rewards")

@@ -238,16 +238,11 @@ class OutputControl:
                     spellings.append(without_space)
         return spellings
 
-    def searches(self, control: Control) -> list[Control]:
-        """Returns the controls of the searches that a sentence may need.
-
-        The first search is without the required phrases. The second one needs a control from
-        `with_limit`, which depends on the first result. Here it has the limit 1 instead.
-        """
-        strategy = STRATEGIES[self.decoding_config.strategy]
-        if not control.required or "two_parts" not in strategy.options:
-            return [control]
-        return [control._replace(required=()), control._replace(limit=1)]
+    def relax(self, control: Control) -> Control:
+        """Returns the control of the first search: without required phrases, if there are two."""
+        options = STRATEGIES[self.decoding_config.strategy].options
+        has_two_parts = control.required and "two_parts" in options
+        return control._replace(required=()) if has_two_parts else control
 
     def lacks(self, translation: Translation, required: Sequence[Sequence[str]]) -> bool:
         """True if the text of the translation lacks all alternatives of some phrase."""

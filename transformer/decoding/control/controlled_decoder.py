@@ -53,7 +53,7 @@ class ControlledDecoder(TextDecoder):
             return self.search_sources(parameters, sources, n_best, first_line, report, controls)
 
         # The first part: all sources, without required phrases. It may be all that is needed.
-        relaxed = [self.control.searches(control)[0] for control in controls]
+        relaxed = list(map(self.control.relax, controls))
         if relaxed == list(controls):
             return search(sources, controls, report)
         self.control.encode(controls, sources, first_line)  # refuses what no output can have
