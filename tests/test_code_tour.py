@@ -94,6 +94,7 @@ def test_no_file_is_in_two_tours():
     assert len(files) == len(set(files))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tour", TOURS)
 def test_a_tour_states_how_many_lines_run(counts, tour):
     """The numbers may be off by a tenth, and the share by 5, so that not every change of the code

@@ -74,7 +74,7 @@ def distillation() -> np.ndarray:
     return (NLL - (teacher * LOG_P).sum(axis=-1)) / 2
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patch", "expected"),
     [(TWO_LOSSES, focal), (TWO_LOSSES, unlikelihood), (DISTILLATION, distillation)],

@@ -23,6 +23,7 @@ def no_compilation_cache(monkeypatch):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
 
 
+@pytest.mark.slow
 def test_a_workdir_does_not_choose_the_compilation_cache(
     tmp_path, monkeypatch, no_compilation_cache
 ):

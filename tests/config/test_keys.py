@@ -200,6 +200,7 @@ CTC = "training.objective=ctc decoding.strategy=ctc training.label_smoothing=0.0
 MUP = " model.parameterization=mup model.base_d_model=8 model.base_d_k=4 optimizer.schedule=linear"
 
 
+@pytest.mark.slow
 def test_every_key_is_read(reads, tmp_path):
     for branch in (synthetic, text_by_download, ids, objectives, candidates, diverging_tfds):
         (tmp_path / branch.__name__).mkdir()

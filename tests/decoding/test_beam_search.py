@@ -228,6 +228,7 @@ class Chain:
         return jnp.broadcast_to(logits, (*tokens.shape, 6)), cache
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 5])
 def test_bad_endings_that_fill_the_beam_do_not_end_the_search(beam_size):
     """By hand: the chain has score -0.6, the endings before it at most -2.2."""

@@ -95,6 +95,7 @@ def test_integers_are_not_tokenized_further():
     assert scores["bleu_paper_signature"].endswith("|prepared:none")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("languages", "tokenizer"),
     [

@@ -71,6 +71,7 @@ def test_passes_with_dropout_are_single_passes_with_their_keys():
         assert features["deviation_of_passes"][i] == pytest.approx(np.std(means), abs=1e-4)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("dropout_passes", [0, PASSES])
 def test_features_do_not_depend_on_neighbours_or_batch_size(dropout_passes):
     models = [tiny_model(12, seed, dropout=0.3) for seed in (0, 1)]

@@ -123,6 +123,7 @@ def test_a_beam_of_one_takes_the_likeliest_label_of_each_frame(logits):
         assert hypotheses.tokens[row, 0][: len(tokens) + 1].tolist() == [*tokens, EOS]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_rows_are_searched_in_chunks_with_equal_results(logits, beam_size, monkeypatch):
     at_once = search(logits, beam_size, n_best=1)
@@ -131,6 +132,7 @@ def test_rows_are_searched_in_chunks_with_equal_results(logits, beam_size, monke
         np.testing.assert_array_equal(one, whole)
 
 
+@pytest.mark.slow
 def test_the_logits_of_all_frames_never_exist_at_once(monkeypatch):
     rows, frames, vocab = 16, 64, 8192
     model = CtcTransformer(quickstart.get_config().model, vocab, vocab, rngs=nnx.Rngs(0))

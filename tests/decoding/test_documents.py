@@ -126,6 +126,7 @@ def test_a_context_that_does_not_fit_is_left_out(loaded):
     assert given(["1", "4"], longest + 1) == ("4", [])
 
 
+@pytest.mark.slow
 def test_random_numbers_and_warnings_are_those_of_the_line(loaded, caplog):
     models = loaded_models.load(
         [str(loaded.workdir.path)], "best", 1, [("decoding.strategy", "sample")]

@@ -133,6 +133,7 @@ def test_a_recurrent_decoder_has_no_weights_of_self_attention():
     assert attention.encoder.shape == (2, 2, 4, 4) and attention.cross.shape == (2, 2, 2, 4)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("source", "target"), [("1 2 3", "4"), ("", "5 6"), ("7", "")])
 def test_weights_and_pieces_belong_together(source, target):
     attention = read_pair(READER, READER_REPLICAS, source, target)

@@ -90,7 +90,7 @@ def test_scores_of_random_sentences_are_not_trivial():
         assert (scores == 0).any() and len(np.unique(scores[(scores > 0) & (scores < 99)])) > 200
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("utility", SACREBLEU)
 def test_samples_are_ranked_by_their_expected_utility(utility):
     texts = [text for text in random_texts(12, longest=9, seed=2) if text]

@@ -40,6 +40,7 @@ def workdir(tmp_path_factory):
     return make_workdir(tmp_path_factory.mktemp("run") / "run")
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("strategy", ["mbr", "mbr_beam"])
 def test_the_highest_expected_utility_is_chosen_by_one_run_for_all_texts(
     workdir, tmp_path, strategy

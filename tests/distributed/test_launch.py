@@ -176,6 +176,7 @@ def test_processes_with_different_configs_all_name_the_difference(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_failure_of_one_process_stops_the_other(tmp_path):
     (tmp_path / "file").write_text("")
     with Two(

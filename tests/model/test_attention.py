@@ -147,6 +147,7 @@ def test_attention_weights_of_a_stack_alone_are_those_it_has_in_the_whole():
         np.testing.assert_array_equal(alone[name], whole[name])
 
 
+@pytest.mark.slow
 def test_other_threads_may_run_models_while_attention_weights_are_read():
     tokens, reads, free = jnp.asarray([[5, 6, 7]]), threading.Event(), threading.Event()
 
@@ -175,6 +176,7 @@ def test_other_threads_may_run_models_while_attention_weights_are_read():
     )
 
 
+@pytest.mark.slow
 def test_attention_weights_of_a_language_model():
     config, tokens = tiny_config(), jnp.asarray([[2, 5, 6, 7], [2, 8, 0, 0]])
     weights = attention_weights(

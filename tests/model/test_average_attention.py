@@ -30,6 +30,7 @@ def in_numpy(parameters: dict, x: np.ndarray, segments: np.ndarray) -> np.ndarra
     return out
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_it_equals_a_loop_over_positions_that_starts_again_in_each_segment(dtype, tolerance):
     check_against_loop(AverageAttention, in_numpy, dtype, tolerance)

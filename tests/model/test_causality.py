@@ -80,6 +80,7 @@ def test_logits_depend_on_the_whole_source_and_no_later_target(change):
     assert (sizes["encoder"] > 0).all()
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_language_models_logits_depend_on_no_later_token(change):
     model = tiny_language_model(positions="learned", max_positions=ROWS * TARGET, **change)
@@ -92,6 +93,7 @@ def test_a_language_models_logits_depend_on_no_later_token(change):
     assert (sizes[~EARLIER] == 0).all() and (sizes[EARLIER] > 0).all()
 
 
+@pytest.mark.slow
 def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
     model = tiny_language_model()
     assert set(model.parameters["decoder"]["layers"][0]) == {
@@ -104,6 +106,7 @@ def test_a_language_model_has_no_cross_attention_and_ties_its_embedding():
     np.testing.assert_allclose(model.module(tokens), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_encoder_alone_is_the_encoder_of_the_whole_model():
     config = tiny_config()
     rngs = nnx.Rngs(0)

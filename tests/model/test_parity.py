@@ -35,6 +35,7 @@ def golden() -> dict[str, np.ndarray]:
         return dict(file)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("case", CASES)
 def test_logits_and_gradients_are_those_of_pytorch(golden, case):
     sums, logits, gradients = computed(golden, case, "float32")

@@ -139,6 +139,7 @@ def test_layers_share_t5s_numbers_and_have_vectors_of_their_own_with_shaw():
     )
 
 
+@pytest.mark.slow
 def test_each_layer_has_its_own_numbers_of_t5_if_asked():
     module = tiny_transformer(positions="t5_per_layer", num_layers=3).module
     for stack in (module.encoder, module.decoder):
@@ -153,6 +154,7 @@ def test_each_layer_has_its_own_numbers_of_t5_if_asked():
     np.testing.assert_array_equal(module(*inputs), shared(*inputs))
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("kind", ["rotary", "shaw", "alibi", "t5", "t5_per_layer"])
 def test_only_self_attention_sees_them(kind):
     """A sentence that moves in its row has the same logits; one with reordered words does not."""

@@ -14,6 +14,7 @@ from transformer.model.linear import Linear
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2**-8}
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("rows", [4, 64, 65])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_transposed_kernel_gives_the_same_linear_map(rows, dtype):

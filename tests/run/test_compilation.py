@@ -83,6 +83,7 @@ def test_the_first_error_is_raised_and_starts_no_further_job(monkeypatch):
     assert started in ([], [2])
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("changes", "needed"),
     [

@@ -126,6 +126,7 @@ def made(monkeypatch) -> list[int]:
     return counts
 
 
+@pytest.mark.slow
 def test_the_number_of_batches_may_change(made, print_plan):
     plan = print_plan("--config.training.accumulation_changes=3:2,4:4")
     batches = sum(int(count) for count in re.findall(r"(\d+) per epoch", plan))

@@ -189,6 +189,7 @@ def test_a_second_phase_with_the_optimizers_state_continues_the_first(tmp_path, 
     assert tiny.distance(fresh, restore.read_parameters(whole, "parameters")) > 1e-3
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -290,6 +291,7 @@ def test_a_translation_model_starts_from_a_masked_language_model_and_back(
     assert "make the models equal (model.num_layers: 1 -> 2)" in message
 
 
+@pytest.mark.slow
 def test_parts_that_are_not_taken_are_random(parent, tmp_path):
     # The new model has another feed-forward width in its encoder, which the parts that are taken do
     # not.
@@ -530,6 +532,7 @@ def test_wrong_names_of_what_is_trained_are_refused(parent, tmp_path, changes, m
         prepared(tmp_path / "run", child(parent, **changes))
 
 
+@pytest.mark.slow
 def test_another_vocabulary_is_refused_unless_its_embeddings_are_skipped(tmp_path):
     text = {
         "data.source": "text",

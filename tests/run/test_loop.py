@@ -36,6 +36,7 @@ def straight(tmp_path_factory):
     return workdir, settings
 
 
+@pytest.mark.slow
 def test_the_time_of_validations_is_apart(straight):
     text = (straight[0] / "metrics.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]

@@ -70,6 +70,7 @@ def test_a_skipped_update_changes_only_counts(monkeypatch):
     assert distance(four.parameters, one.parameters) > 1e-4
 
 
+@pytest.mark.slow
 def test_an_update_is_skipped_if_only_its_gradient_is_not_finite(monkeypatch):
     gradients = CompiledStep._gradients
 

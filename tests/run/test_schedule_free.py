@@ -141,6 +141,7 @@ def test_a_run_rolls_back_to_y_and_z(tmp_path, monkeypatch, capsys):
     assert_close(load(path, step), average(path, step))
 
 
+@pytest.mark.slow
 def test_a_child_starts_from_the_average_or_from_the_state_of_the_optimizer(straight, tmp_path):
     def initial_state(name: str, **changes):
         changes = {key.replace("__", "."): value for key, value in changes.items()}
@@ -181,6 +182,7 @@ def test_a_skipped_update_changes_neither_sequence(monkeypatch):
         jax.tree.map(np.testing.assert_array_equal, getattr(one, name), getattr(two, name))
 
 
+@pytest.mark.slow
 def test_accumulated_batches_make_one_update():
     tiny = tiny_setup()
     batch = make_batch([(3, 4)], 2, 6, seed=0)

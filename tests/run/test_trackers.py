@@ -88,6 +88,7 @@ def points_of(start: list) -> list[dict]:
     ]
 
 
+@pytest.mark.slow
 def test_a_later_start_continues_the_run_of_wandb(tmp_path, capfd, monkeypatch):
     import wandb
 
@@ -158,6 +159,7 @@ def test_a_trial_is_named_after_its_sweep(tmp_path):
     assert trackers._run_name(tmp_path / "0004") == "0004"
 
 
+@pytest.mark.slow
 def test_a_later_start_continues_the_run_of_mlflow(tmp_path, capfd, monkeypatch):
     from mlflow import MlflowClient
 

@@ -302,6 +302,7 @@ def test_passes_with_dropout_are_features_of_the_command_too(tmp_path, monkeypat
     assert alone == last and 0 < alone["translations"][0]["confidence"] < 1
 
 
+@pytest.mark.slow
 def test_dropout_without_effect_is_an_error(tmp_path, capsys):
     path = make_workdir(tmp_path / "run", **{"model.dropout": "0"})
     write_validation(path, tmp_path / "data")
@@ -309,6 +310,7 @@ def test_dropout_without_effect_is_an_error(tmp_path, capsys):
     assert "--dropout_passes=2: all passes are equal" in line
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_its_own_calibration(tmp_path, capsys):
     first = make_workdir(tmp_path / "first")
     second = make_workdir(tmp_path / "second", seed=1)

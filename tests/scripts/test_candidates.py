@@ -155,6 +155,7 @@ def train_on(made: Path, parent: Path, workdir: Path, **changes: str) -> int:
     return cli.execute(train.make_parser(), train.main, flags)
 
 
+@pytest.mark.slow
 def test_a_run_on_candidates_resumes_bit_for_bit(made, workdir, tmp_path, monkeypatch):
     assert train_on(made, workdir, tmp_path / "whole") == 0
 

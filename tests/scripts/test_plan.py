@@ -92,6 +92,7 @@ def test_the_report_in_words(print_plan):
     assert "collective" not in text
 
 
+@pytest.mark.slow
 def test_times_in_the_report(print_plan, estimated):
     values = json.loads(print_plan("--format=json"))
     times, step = values["run"], values["step"]

@@ -100,6 +100,7 @@ def test_only_missing_shards_are_translated_again(whole, flags, tmp_path, capsys
     assert all(path.stat().st_mtime_ns == changed for path, changed in kept.items())
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -127,6 +128,7 @@ def test_more_translations_than_the_search_has_are_refused_before_there_is_a_pla
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_another_model_of_the_same_step_is_refused(whole, flags, tmp_path, capsys):
     (tmp_path / "runs").mkdir()
     other = make_workdir(tmp_path / "runs" / "other", seed=1)

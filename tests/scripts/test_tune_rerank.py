@@ -10,7 +10,7 @@ from tests.checkpoints.workdirs import make_workdir, run
 from transformer import evaluate
 
 
-@pytest.mark.first_case
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_no_point_of_the_grid_is_better(tmp_path, monkeypatch, capsys, metric):
     workdir, reverse = make_workdir(tmp_path / "forward"), tmp_path / "reverse"

@@ -98,6 +98,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("changes", LOSSES)
 def test_the_gradient_is_that_of_all_outputs_enumerated(changes, monkeypatch):
     """Also in several chunks, the last one with filler rows."""
@@ -149,6 +150,7 @@ def test_equal_rewards_leave_the_likelihood_of_the_first_candidate(loss):
         np.testing.assert_allclose(*map(jax.tree.leaves, (sums, expected_sums)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     monkeypatch.setitem(columns.CHUNK_BYTES, "cpu", 4 * 4 * 200)
     config = tiny_config(training__candidate_loss="minimum_risk", training__likelihood_weight=0.1)

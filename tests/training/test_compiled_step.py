@@ -232,6 +232,7 @@ def test_the_gradient_is_clipped_and_its_whole_norm_reported(plain):
     assert distance(jax.tree.map(lambda x: x * 0.01 / norm, gradient), fall) < 1e-3
 
 
+@pytest.mark.slow
 def test_the_learning_rate_after_a_skipped_update_is_the_one_that_the_optimizer_uses():
     config = tiny_config(model__dropout=0.0)
     schedule = optax.linear_schedule(1.0, 0.0, 4)

@@ -62,6 +62,7 @@ def test_chunks_of_any_size_give_the_same_sums_and_gradients(monkeypatch, rows, 
         np.testing.assert_allclose(leaf, expected_leaf, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_no_array_has_the_logits_of_all_rows(monkeypatch):
     set_chunk(monkeypatch, 2 * ONE_ROW)
     (chunked, whole), state = gradients("all")

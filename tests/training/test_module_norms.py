@@ -68,6 +68,7 @@ def test_a_step_reports_norms_by_module_and_computes_the_same(parts):
     )
 
 
+@pytest.mark.slow
 def test_after_a_skipped_update_the_norms_are_those_of_the_weights_that_stay():
     here, batch = (
         setup(tiny_config(training__module_norms=True)),

@@ -223,6 +223,7 @@ def test_decoding_flags_are_refused_where_nothing_is_decoded(trained, capsys):
     assert message in captured.err and captured.out == ""
 
 
+@pytest.mark.first_case
 def test_held_out_text_is_not_longer_than_training_text(trained):
     models = load([str(trained[1])], "last", 1, [])
     config = with_values(models.config, {"data.max_length": 2})
@@ -252,6 +253,7 @@ def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monke
         assert code == 0 and first.startswith("Wir wissen, dass") and second == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained", ["span_corruption"], indirect=True)
 def test_a_translation_model_takes_all_parameters_of_span_corruption(
     trained, tmp_path, monkeypatch

@@ -129,6 +129,7 @@ def test_the_base_model_and_the_standard_have_the_programs_of_the_optimizer(conf
     assert str(ours) == str(plain)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_updates_are_those_of_parameters_with_multipliers(name):
     """The reference trains the parameters of the paper's form, each kind with its own rate."""
@@ -228,6 +229,7 @@ def check_coordinates(exponents: dict[str, np.ndarray]) -> None:
         assert least < values.min() and values.max() < 0.2, path
 
 
+@pytest.mark.slow
 def test_activations_keep_their_sizes_under_mup_and_grow_under_standard():
     check_coordinates(growth("mup"))
     assert max(values.max() for values in growth("standard").values()) > 0.7

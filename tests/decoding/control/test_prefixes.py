@@ -51,6 +51,7 @@ def test_a_beginning_that_the_other_tokens_cannot_finish_is_left_out():
     assert first[3:] == [4]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("prefix", ["a", "ab a", "b.a", "ba"])
 def test_the_search_finds_the_best_of_all_outputs_that_begin_with_the_characters(prefix):
     decoder = make_decoder(

@@ -79,6 +79,7 @@ def test_the_search_finds_the_best_of_all_outputs_that_have_the_phrases(phrases,
     )
 
 
+@pytest.mark.slow
 def test_allocation_finds_better_outputs_than_phrases_forced_at_the_limit():
     sources = random_sources(16, 6, 6, seed=5)
     phrases = jnp.array([[[[5, 4, 5]], [[4, 4, PAD]]]] * 16)
@@ -124,6 +125,7 @@ def test_an_output_of_the_plain_search_that_has_the_phrases_is_never_lost(beam_s
             assert not decoder.control.lacks(output, phrases)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("beam_size", "optimal", "gap"), [(1, 0.6, 0.6), (4, 0.92, 0.05), (8, 0.99, 0.001)]
 )
@@ -231,6 +233,7 @@ def test_a_phrase_ends_at_the_end_of_a_word():
         assert re.search(r"\ba\b", best.text)
 
 
+@pytest.mark.slow
 def test_an_output_does_not_babble_for_a_phrase_that_the_model_does_not_expect():
     decoder = make_decoder(beam_size=2, max_extra_length=30, max_length_factor=2.0)
     texts = [text for text in random_texts(30, longest=15, seed=4) if text]

@@ -69,6 +69,7 @@ def search(method, table, source, limits):
     return run([RandomModel(table)], sentences, decoding_config, beam_size)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
 @settings(max_examples=10)
 @given(

@@ -58,6 +58,7 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_pairs_are_chosen_and_mixed(folder, tmp_path):
     measured = 'return [plan.measure(plan.train("s", config, data=pairs))]'
     flags = plan_file(folder, tmp_path / "plan.py", "9", measured)
@@ -141,6 +142,7 @@ def test_a_plan_is_measured_and_nothing_is_done_twice(folder, tmp_path, capsys):
     assert "typo: no stage has begun" in error(capsys)
 
 
+@pytest.mark.slow
 def test_a_measurement_makes_the_shortlist_that_is_missing(folder, tmp_path, capsys):
     workdir = folder / "with-shortlist"
     make_workdir(workdir, seed=2)
@@ -181,6 +183,7 @@ def test_another_plan_or_process_and_foreign_files_are_refused(folder, tmp_path,
     assert (tmp_path / "new" / "both.json").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_named_with_its_message(folder, tmp_path, capsys):
     flags = plan_file(folder, tmp_path / "plan.py")
     text = (tmp_path / "plan.py").read_text().replace('"beam_size": 1', '"beam_size": 0')

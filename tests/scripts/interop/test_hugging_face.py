@@ -207,6 +207,7 @@ def test_alternating_positions_and_absent_biases_keep_the_logits(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [None, NEVER])
 def test_a_start_from_zero_survives_fine_tuning(tmp_path, tokenizers, bias):
     """The row of BOS gets gradients from tied logits; the decoder does not read it."""

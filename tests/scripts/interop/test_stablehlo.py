@@ -222,6 +222,7 @@ def test_the_lines_in_the_docs_translate(exported):
     assert tokens[:end].all() and not tokens[end + 1 :].any()
 
 
+@pytest.mark.first_case
 def test_the_programs_are_for_all_platforms(exported):
     for name in ("encoder", "search"):
         program = jax.export.deserialize((exported[2] / f"{name}.jax").read_bytes())

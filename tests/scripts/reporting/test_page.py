@@ -60,6 +60,7 @@ def data(html) -> dict:
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_the_policy_allows_only_the_page_s_own_scripts(html):
     elements = Elements(html)
     scripts = [text for attributes, text in elements.of("script") if attributes.get("type") is None]

@@ -181,6 +181,7 @@ def test_a_child_lists_the_devices(monkeypatch):
     assert speedrun.device_kinds() == ["cpu", "cpu"]
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -201,6 +202,7 @@ def test_a_commit_that_git_cannot_tell_is_refused(race, monkeypatch, capsys):
     assert "git status failed: an entry is the code of a commit" in error(capsys)
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -86,6 +86,7 @@ def calls(monkeypatch) -> list[str]:
     return done
 
 
+@pytest.mark.slow
 def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, capsys):
     treebank = tmp_path / "a.mrg"
     treebank.write_text(random_treebank(seed=1, count=5))
@@ -127,6 +128,7 @@ def test_table_4_trains_makes_silver_trees_and_trains_again(calls, tmp_path, cap
     assert capsys.readouterr().out == table
 
 
+@pytest.mark.slow
 def test_folders_of_trees_resume_and_a_report_has_all_seeds(calls, tmp_path, capsys):
     folder = tmp_path / "wsj" / "00"
     folder.mkdir(parents=True)

@@ -256,6 +256,7 @@ def test_requests_do_not_wait_for_the_programs_of_another_one_s_controls(
     assert answers[0]["translatedText"].startswith("7") and "5 5" in answers[0]["translatedText"]
 
 
+@pytest.mark.slow
 def test_the_programs_of_few_shapes_of_controls_are_kept(served, monkeypatch):
     monkeypatch.setattr(Model, "compile", lambda *arguments: None)
     searches = ControlledSearches(served[0].explorer, served[0].compiling_queue, 2)

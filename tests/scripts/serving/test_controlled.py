@@ -1,5 +1,7 @@
 """Models that compile and search independently of a served one."""
 
+import pytest
+
 import transformer
 from scripts.serving.controlled import compile_search, control_shapes, separate
 from tests.checkpoints.workdirs import make_workdir
@@ -9,6 +11,7 @@ from transformer.support import programs
 N_BEST = 2
 
 
+@pytest.mark.slow
 def test_a_separate_model_waits_for_no_lock_and_compiles_one_text_with_its_control(
     tmp_path, monkeypatch
 ):

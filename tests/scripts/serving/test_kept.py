@@ -98,6 +98,7 @@ def test_the_search_for_spans_takes_linear_time(text):
     assert time.process_time() - start < 1
 
 
+@pytest.mark.slow
 def test_a_trained_vocabulary_that_lacks_all_spans(keeping):
     """With the 100 lines, `model.translate` of a model of numbers keeps no line."""
     texts = [text for text, _ in LINES]
@@ -106,6 +107,7 @@ def test_a_trained_vocabulary_that_lacks_all_spans(keeping):
     assert count_kept(LINES, plain) == 0
 
 
+@pytest.mark.first_case
 @pytest.mark.parametrize("text_format", ["text", "html"])
 def test_a_server_that_keeps_spans(keeping, text_format):
     escape = ESCAPES[text_format]

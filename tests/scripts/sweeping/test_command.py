@@ -69,6 +69,7 @@ def test_the_same_command_twice_is_one_sweep(shared_storage, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_an_unreachable_storage_is_an_error_and_another_one_can_be_given(fakes, tmp_path, capsys):
     what = [CONFIG, rates_file(tmp_path, [1.0]), f"--workdir={tmp_path / 'sweep'}"]
     for url in (

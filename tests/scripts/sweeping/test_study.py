@@ -76,6 +76,7 @@ def test_an_interrupted_trial_is_enqueued_and_a_failed_one_on_request(open_study
     assert states(study)[1] == "waiting"
 
 
+@pytest.mark.first_case
 def test_a_trial_that_cannot_be_enqueued_again_is_not_recorded_as_failed(open_study, monkeypatch):
     study = open_study(GRID)
     trial = study.claim()

@@ -52,6 +52,7 @@ def test_results_come_from_another_process_with_its_own_environment():
         list(processes.results_of("tests.scripts.verification.checks:is_refused", environment={}))
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended_and_so_are_its_children(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "LIMIT", 5.0)
     results = processes.results_of(
