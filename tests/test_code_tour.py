@@ -110,6 +110,7 @@ def test_a_tour_states_how_many_lines_run(counts, tour):
     assert abs(share - actual.share) <= 5, message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tour", TOURS)
 def test_a_tour_lists_the_files_with_at_least_half_of_its_lines(counts, tour):
     assert counts[tour].share >= 50, f"docs/code.md, {tour}: {counts[tour]}"

@@ -288,6 +288,7 @@ def test_a_diverged_model_is_an_error():
         calibrate.check_features(features, arguments)
 
 
+@pytest.mark.slow
 def test_passes_with_dropout_are_features_of_the_command_too(tmp_path, monkeypatch, capsysbinary):
     path = make_calibrated(tmp_path / "run", "--dropout_passes=3", **{"model.dropout": "0.2"})
     weights = read(path)["weights"]

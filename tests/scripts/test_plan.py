@@ -106,6 +106,7 @@ def test_times_in_the_report(print_plan, estimated):
     )
 
 
+@pytest.mark.slow
 def test_the_products_in_the_report_are_those_of_the_model(print_plan):
     step = json.loads(print_plan("--format=json"))["step"]
     rows, s, t = (step["shape"][name] for name in ("rows", "source_length", "target_length"))

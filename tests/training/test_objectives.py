@@ -233,6 +233,7 @@ def test_held_out_text_is_not_longer_than_training_text(trained):
         held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], "valid")
 
 
+@pytest.mark.first_case
 def test_only_a_model_that_generates_text_continues_lines(trained, capsys, monkeypatch):
     objective, workdir = trained
     printed = io.BytesIO()

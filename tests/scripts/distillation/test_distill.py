@@ -166,6 +166,7 @@ def test_a_measurement_makes_the_shortlist_that_is_missing(folder, tmp_path, cap
     assert "m-valid: scripts.shortlist failed; the end of" in error(capsys)
 
 
+@pytest.mark.slow
 def test_another_plan_or_process_and_foreign_files_are_refused(folder, tmp_path, capsys):
     flags = plan_file(folder, tmp_path / "plan.py")
     assert run(distill, *flags) == 0

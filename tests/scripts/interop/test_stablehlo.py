@@ -252,6 +252,7 @@ def test_the_encoder_gives_the_states_of_any_number_and_length_of_sentences(expo
             np.testing.assert_allclose(row[: len(tokens)], encoding.states, atol=1e-5)
 
 
+@pytest.mark.first_case
 def test_the_search_is_compiled_rightly_on_cpus(exported):
     weights = load_file(exported[2] / "model.safetensors")
     search = jax.export.deserialize((exported[2] / "search.jax").read_bytes())
