@@ -37,8 +37,8 @@ def main(arguments: argparse.Namespace) -> None:
     from sacrebleu.metrics import CHRF
 
     from scripts.results import calibration
-    from transformer.checkpoints import calibration as calibration_file
     from transformer.checkpoints import loaded_models
+    from transformer.checkpoints.calibration import calibration_settings
     from transformer.data.sources import source
     from transformer.decoding import confidence
 
@@ -76,7 +76,7 @@ def main(arguments: argparse.Namespace) -> None:
         measures[f"auc_of_{name}"] = calibration.auc(calibration.SIGNS[name] * values, is_right)
 
     record = {
-        "settings": calibration_file.settings(models.config, models.checkpoints),
+        "settings": calibration_settings(models.config, models.checkpoints),
         "split": arguments.split,
         "threshold": arguments.threshold,
         "dropout_passes": arguments.dropout_passes,

@@ -7,7 +7,8 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from transformer.checkpoints import calibration, loaded_models
+from transformer.checkpoints import loaded_models
+from transformer.checkpoints.calibration import read_calibration
 from transformer.checkpoints.loaded_models import Checkpoint
 from transformer.config.loading import parse_overrides, with_values
 from transformer.config.types import Config
@@ -170,7 +171,7 @@ class Model:
             raise UserError("translations: must have a list for each text, as translate returns")
         with self._ready("confidence"):
             if self._calibration is None:
-                self._calibration = calibration.read(self.config, self.checkpoints)
+                self._calibration = read_calibration(self.config, self.checkpoints)
             return confidence.estimate(
                 self._calibration, self.decoder, self.parameters, texts, rows
             )

@@ -53,7 +53,7 @@ def evaluate(arguments: argparse.Namespace) -> Any:
     """
     # These imports take seconds, which --help and a wrong flag should not.
     from transformer.checkpoints import loaded_models
-    from transformer.checkpoints.calibration import read
+    from transformer.checkpoints.calibration import read_calibration
     from transformer.decoding.confidence import estimate
     from transformer.decoding.evaluation import translate_and_score
     from transformer.decoding.metrics import METRICS, describe_scores
@@ -67,7 +67,9 @@ def evaluate(arguments: argparse.Namespace) -> Any:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, arguments.overrides
     )
     config = models.config
-    calibration = read(models.config, models.checkpoints) if arguments.confidence else None
+    calibration = None
+    if arguments.confidence:
+        calibration = read_calibration(config, models.checkpoints)
     if not OBJECTIVES[config.training.objective].has_both_sides:
         return evaluate_perplexity(arguments, models)
 

@@ -41,7 +41,7 @@ CHUNK_LINES = 4096
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
     from transformer.checkpoints import loaded_models
-    from transformer.checkpoints.calibration import read
+    from transformer.checkpoints.calibration import read_calibration
     from transformer.decoding.confidence import estimate
     from transformer.decoding.control.arguments import read_columns, translate_lines
     from transformer.decoding.control.glossary import Glossary
@@ -63,7 +63,9 @@ def main(arguments: argparse.Namespace) -> None:
         split_names(arguments.workdir), arguments.checkpoint, arguments.average, overrides
     )
     loaded_models.check_translates(models.config, arguments.workdir)
-    calibration = read(models.config, models.checkpoints) if arguments.confidence else None
+    calibration = None
+    if arguments.confidence:
+        calibration = read_calibration(models.config, models.checkpoints)
     decoder, parameters = models.decoder()
     check_n_best(models.config.decoding, arguments.n_best)
     form = TARGET_FORMS[models.config.data.target_form]

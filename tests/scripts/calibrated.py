@@ -7,7 +7,7 @@ from pathlib import Path
 import transformer
 from scripts import calibrate
 from tests.checkpoints.workdirs import make_workdir, run
-from transformer.checkpoints import calibration
+from transformer.checkpoints.calibration import calibration_settings
 
 COUNT = 60  # validation sentences
 
@@ -36,7 +36,7 @@ def write_calibration(path: Path, weights: dict[str, float], dropout_passes: int
     """Writes a calibration with these weights for the run's own search."""
     model = transformer.load(path)
     record = {
-        "settings": calibration.settings(model.config, model.checkpoints),
+        "settings": calibration_settings(model.config, model.checkpoints),
         "threshold": 50.0,
         "dropout_passes": dropout_passes,
         "weights": weights,

@@ -16,7 +16,7 @@ from transformer.workdir import Workdir
 VERSION = 1  # of the features and of the file
 
 
-def read(config: Config, checkpoints: Sequence[Checkpoint]) -> Calibration:
+def read_calibration(config: Config, checkpoints: Sequence[Checkpoint]) -> Calibration:
     """Reads the calibration in the workdir of the first checkpoint.
 
     Raises UserError if it is missing or damaged, or if it is for other checkpoints or another
@@ -26,7 +26,7 @@ def read(config: Config, checkpoints: Sequence[Checkpoint]) -> Calibration:
     advice = f"run python -m scripts.calibrate --workdir={workdirs} with the same flags"
 
     def parse(record: dict[str, Any]) -> Calibration:
-        for key, value in settings(config, checkpoints).items():
+        for key, value in calibration_settings(config, checkpoints).items():
             fitted = record["settings"].get(key)
             if fitted != value:
                 raise UserError(f"is for {key}={fitted}, and the model has {value}; {advice}")
@@ -36,7 +36,7 @@ def read(config: Config, checkpoints: Sequence[Checkpoint]) -> Calibration:
     return files.read_json(path, parse, advice)
 
 
-def settings(config: Config, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
+def calibration_settings(config: Config, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
     """Returns what the features of a translation depend on, as JSON has it."""
     values = {
         "version": VERSION,
