@@ -2,7 +2,8 @@
 
 Command:   python -m scripts.reproduce speedrun --entry=configs/speedrun/learning_rate.py
                --output=runs/speedrun-learning_rate
-Hardware:  9 minutes for each of five seeds on two CPU cores, in bfloat16.
+Hardware:  10 minutes for each of five seeds on two CPU cores, in bfloat16.
+Expect:    41.8 +- 0.2 BLEU, lower-cased and tokenized, on validation (five seeds).
 
 docs/speedrun.md has the rules.
 """
