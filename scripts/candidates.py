@@ -53,9 +53,14 @@ def main(arguments: argparse.Namespace) -> None:
     # The shards are those of scripts.translate_corpus.
     output = files.expand_user(arguments.output).absolute()
     files.make_folder(output, "--output")
-    sources = output / "sources.txt"
-    files.write_text(sources, "".join(f"{text}\n" for text, _ in pairs))
-    request = translator.make_request(models, [sources], n_best)
+    path = output / "sources.txt"
+    sources = [text for text, _ in pairs]
+    content = "".join(f"{text}\n" for text in sources)
+    # The shards know the file's size, and not its content.
+    if path.exists() and path.read_text("utf-8") != content:
+        raise UserError(f"--output={output}: has candidates of other sources; name another folder")
+    files.write_text(path, content)
+    request = translator.make_request(models, [path], n_best)
     corpus = shards.open_shards(output / "shards", request)
     missing = corpus.missing(*arguments.shard)
     enable_compilation_cache()
@@ -68,7 +73,7 @@ def main(arguments: argparse.Namespace) -> None:
 
     references = ["" if arguments.without_reference else reference for _, reference in pairs]
     translations = (hypotheses for _, hypotheses in corpus.translations())
-    groups = candidates.make_groups(references, translations, count)
+    groups = candidates.make_groups(sources, references, translations, count)
     if not any(groups):
         raise UserError(f"--n_best={n_best}: no source has two different candidates; raise it")
     texts = candidates.flatten(pairs, groups)

@@ -33,6 +33,15 @@ from transformer.data.sources.lines import parse_number
 from transformer.support import files
 from transformer.support.errors import UserError
 
+# Flags of one source of data, by the flag of that source.
+OPTIONS = {
+    "leaves": "trees",
+    "kind": "perturb",
+    "share": "perturb",
+    "seed": "perturb",
+    "archives": "tfds",
+}
+
 
 def main(arguments: argparse.Namespace) -> None:
     datasets = {}  # of mtdata
@@ -42,12 +51,10 @@ def main(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{split}={names}: is for --train and --trees; leave it out")
         if names:
             datasets[split] = names.split(",")
-    if arguments.leaves and not arguments.trees:
-        raise UserError(f"--leaves={arguments.leaves}: is for --trees; leave it out")
-    for name in ("kind", "share", "seed"):
+    for name, source in OPTIONS.items():
         value = getattr(arguments, name)
-        if value is not None and not arguments.perturb:
-            raise UserError(f"--{name}={value}: is for --perturb; leave it out")
+        if value is not None and not getattr(arguments, source):
+            raise UserError(f"--{name}={value}: is for --{source}; leave it out")
     output = arguments.output
 
     # A dataset of TFDS is not parallel text: it has no pair and no record in a file.

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from transformer.data.sources.lines import read_text_file
 from transformer.support import files
 from transformer.support.errors import UserError
 
@@ -70,7 +71,7 @@ def _split(name: str, readme: str) -> tuple[str, str, str]:
         raise UserError(f"--readme={path}: no such file")
     begin = f"<!-- {name}: begin -->\n"
     end = f"<!-- {name}: end -->"
-    before, first_mark, rest = path.read_text("utf-8").partition(begin)
+    before, first_mark, rest = "".join(f"{line}\n" for line in read_text_file(path)).partition(begin)
     text, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")

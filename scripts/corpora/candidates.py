@@ -39,36 +39,43 @@ REWARDS: dict[str, Callable[[Texts, Language], Sequence[float]]] = {
 def read_pairs(data_config: Config, path: str | None) -> list[Pair]:
     """Reads the training pairs of a configuration, or of the folder `path`.
 
-    Pairs that training drops are left out: those with an empty side. So are repetitions of the
-    source before, since a change of the source separates groups.
+    Pairs that training drops are left out: those with an empty side.
     """
     if path:
-        data_config = with_changes(data_config, source="text", path=path, mixture=())
+        # The other keys name lines of the run's own files.
+        changes = {"path": path, "mixture": (), "exclude": "", "train_pairs": 0}
+        data_config = with_changes(data_config, source="text", **changes)
     pairs: list[Pair] = []
-    previous = None
     for pair in zip(*source.read_pairs(data_config, "train"), strict=True):
         text, reference = (side.translate(LINE_BREAKS).strip() for side in pair)
-        if text and reference and text != previous:
+        if text and reference:
             pairs.append((text, reference))
-            previous = text
     return pairs
 
 
 def make_groups(
-    references: Sequence[str], translations: Iterable[Sequence[str]], count: int
+    sources: Sequence[str],
+    references: Sequence[str],
+    translations: Iterable[Sequence[str]],
+    count: int,
 ) -> list[list[str]]:
     """Returns `count` candidates of each source, or none if it has fewer than two.
 
     They are the reference, unless it is empty, and the first translations. If fewer than `count`
-    are different, they are repeated.
+    are different, they are repeated. A repetition of the source of the group before has none, since
+    a change of the source separates groups.
     """
     groups = []
-    for reference, hypotheses in zip(references, translations, strict=True):
+    previous = None
+    for text, reference, hypotheses in zip(sources, references, translations, strict=True):
         # A translation is empty if its line was cut or failed.
-        texts = filter(None, [reference, *(text.strip() for text in hypotheses)])
-        different = list(dict.fromkeys(texts))[:count]
-        candidates = itertools.islice(itertools.cycle(different), count)
-        groups.append(list(candidates) if len(different) > 1 else [])
+        candidates = filter(None, [reference, *(hypothesis.strip() for hypothesis in hypotheses)])
+        different = list(dict.fromkeys(candidates))[:count]
+        if len(different) < 2 or text == previous:
+            groups.append([])
+            continue
+        groups.append(list(itertools.islice(itertools.cycle(different), count)))
+        previous = text
     return groups
 
 

@@ -21,6 +21,7 @@ from transformer.config.keys import flatten, format_value
 from transformer.config.types import Config
 from transformer.support import files
 from transformer.support.errors import UserError
+from transformer.training.objectives import OBJECTIVES
 from transformer.workdir import Workdir
 
 FILE_NAME = "README.md"
@@ -108,16 +109,16 @@ def of_export(arguments: argparse.Namespace, settings: Json, result: Json) -> st
     average = arguments.average
     *_, step = choose_steps(run.path, arguments.checkpoint, average, run.config.checkpoint.every)
     origin = _origin(run.workdir)
-    is_trained = bool(run.record)
     sections = {"Model": _settings(run.config, MODEL_KEYS)}
     evaluations = []
-    if is_trained:
+    if run.record:
+        sections["Training"] = _training(run, step, average, origin)
+    if run.record and OBJECTIVES[run.config.training.objective].has_both_sides:
         evaluations = [
             evaluation
             for evaluation in read_evaluations(run.workdir)
             if (evaluation.result["step"], evaluation.average) == (step, average)
         ]
-        sections["Training"] = _training(run, step, average, origin)
         sections["Scores"] = _scores(evaluations)
     sections["Search"] = _settings(run.config, SEARCH_KEYS, settings)
     given = _import_of(origin)

@@ -86,7 +86,7 @@ def make_matrix(evaluations: Sequence[Evaluation], metric: str) -> str:
     for system in group_systems(evaluations):
         first = system.evaluations[0]
         results = [evaluation.result for evaluation in system.evaluations]
-        if not all(metric in result for result in results):
+        if not all(isinstance(result.get(metric), float | int) for result in results):
             raise UserError(
                 f"--metric={metric}: the evaluation on {first.text} of {first.workdir} does not "
                 "have it; name another metric"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from scripts.reporting.scores import Comparison
 from scripts.reporting.sections import Section
-from transformer.decoding.trees.linearized import is_close, is_open, read_brackets, repair
+from transformer.decoding.trees.linearized import fits, is_close, is_open, read_brackets, repair
 
 COUNT = 6
 MAX_WORDS = 18  # of a sentence whose trees can be read on a screen
@@ -36,8 +36,9 @@ def tree_sections(compared: Comparison) -> list[Section]:
         zip(first.sources, first.references, first.hypotheses, strict=True), 1
     ):
         words = source.split()
-        # Trees that are equal show nothing.
-        if len(words) <= MAX_WORDS and reference != hypothesis and len(sentences) < COUNT:
+        # Trees that are equal show nothing. A reference may be of other words than its source.
+        is_tree = 0 < len(words) <= MAX_WORDS and fits(reference.split(), len(words))
+        if is_tree and reference != hypothesis and len(sentences) < COUNT:
             sentences.append({"line": line, "drawings": draw_pair(words, reference, hypothesis)})
     title = f"Trees of {compared.systems[0].label}"
     notes = [] if sentences else ["All trees of short sentences are as in the reference."]

@@ -94,6 +94,10 @@ def main(arguments: argparse.Namespace) -> None:
     entry = read_entry("--entry", arguments.entry, arguments.overrides)
     output = Path(arguments.output)
     files.make_folder(output, "--output")
+    folder = Path(arguments.records) / entry.name
+    # Found out before the training, since runs of another time never equal these records.
+    if find_records(folder) and not (output / "seed0").exists():
+        raise UserError(f"--records={arguments.records}: has {entry.name}; name another folder")
 
     records = []
     # Trained first, so that both entries are measured within an hour.
@@ -104,7 +108,6 @@ def main(arguments: argparse.Namespace) -> None:
         records.append(train(entry, output / f"seed{seed}", seed, arguments.overrides))
 
     print(markdown.table([HEADER, make_row(entry.name, records)]), end="")
-    folder = Path(arguments.records) / entry.name
     files.make_folder(folder, "--records")
     for record in records:
         logging.info("%s", write_record(folder, record.content))

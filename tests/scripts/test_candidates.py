@@ -74,7 +74,27 @@ def test_the_reward_is_the_sentence_score(made):
 
 def test_candidates_are_repeated_if_there_are_too_few():
     translations = [["b", "a", "", "c ", "d"], ["a"], ["a", "", "b"]]
-    assert make_groups(["a", "a", ""], translations, 3) == [["a", "b", "c"], [], ["a", "b", "a"]]
+    groups = make_groups(["1", "2", "3"], ["a", "a", ""], translations, 3)
+    assert groups == [["a", "b", "c"], [], ["a", "b", "a"]]
+
+
+def test_a_source_is_not_in_two_groups_in_succession():
+    # The second group of "1" follows the first one, since "2" has only one candidate.
+    sources = ["1", "2", "1", "3", "1"]
+    groups = make_groups(sources, ["a"] * 5, [["b"], ["a"], ["c"], ["b"], ["c"]], 2)
+    assert groups == [["a", "b"], [], [], ["a", "b"], ["a", "c"]]
+
+
+def test_the_candidates_of_other_sources_are_kept(workdir, made, tmp_path, capsys):
+    # As many bytes as before, so that the shards look the same.
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "train.in").write_text("".join(f"{line}\n" for line in reversed(SOURCES)))
+    (text / "train.out").write_text("".join(f"{line}\n" for line in reversed(REFERENCES)))
+    before = (made / "train.out").read_bytes()
+    assert make(workdir, made, f"--text={text}") == 2
+    assert f"--output={made}: has candidates of other sources" in capsys.readouterr().err
+    assert (made / "train.out").read_bytes() == before
 
 
 def test_a_killed_command_continues_and_adds_rewards(workdir, made, tmp_path, capsys, monkeypatch):

@@ -164,6 +164,7 @@ def test_a_folder_without_trees_and_wrong_flags_are_refused(tmp_path, capsys):
         ([f"--trees={tmp_path}"], r"has no file \*.mrg; name the files of trees"),
         ([f"--trees={tmp_path / 'none'}"], "none: No such file or directory"),
         (["--tfds=a/de-en", "--leaves=tags"], "--leaves=tags: is for --trees; leave it out"),
+        (["--trees=a", "--archives=b"], "--archives=b: is for --tfds; leave it out"),
         (["--trees=a", "--pair=en"], "--pair=en: must be the codes of two languages"),
     ):
         assert run(get_data, *flags, output) == 2

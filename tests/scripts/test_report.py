@@ -100,9 +100,10 @@ def test_a_metric_by_text_and_system(finished, capsys):
     ]
     assert "1: clean-0: beam 5, alpha 0.6, step 9, seeds 0, 1." in output
     assert "2: robust-0: beam 5, alpha 0.6, step 9, seeds 0." in output
-    assert cli.execute(report.make_parser(), report.main, [*folders, "--metric=comet"]) == 2
-    message = "--metric=comet: the evaluation on test of "
-    assert message in capsys.readouterr().err
+    for metric in ("comet", "split"):  # the second one is no score
+        assert cli.execute(report.make_parser(), report.main, [*folders, f"--metric={metric}"]) == 2
+        message = f"--metric={metric}: the evaluation on test of "
+        assert message in capsys.readouterr().err
     page = ["--metric=bleu", "--output=a.html"]
     assert cli.execute(report.make_parser(), report.main, [*folders, *page]) == 2
     assert "--metric=bleu: is for a table" in capsys.readouterr().err
@@ -210,6 +211,7 @@ def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
     Workdir(finished("b", 0, 30.0)).complete.unlink()
     (finished("c", 0, 30.0) / "evaluations" / "test-step9.json").unlink()
     (tmp_path / "plain.md").write_text("no marks\n")
+    (tmp_path / "latin.md").write_text("M\u00e4rz\n", encoding="latin-1")
     Workdir(finished("d", 0, 30.0)).metrics.unlink()
     (finished("e", 0, 30.0) / "evaluations" / "test-step9.json").write_text("[]")
     wrong = {
@@ -220,6 +222,7 @@ def test_runs_that_cannot_be_reported_give_one_line(finished, tmp_path, capsys):
         "has no evaluation": [str(tmp_path / "c")],
         "no such folder": [str(tmp_path / "nowhere")],
         "plain.md": [str(whole), f"--readme={tmp_path / 'plain.md'}"],
+        "latin.md, line 1: ": [str(whole), f"--readme={tmp_path / 'latin.md'}"],
         "missing.md": [str(whole), f"--readme={tmp_path / 'missing.md'}"],
     }
     for named, argv in wrong.items():

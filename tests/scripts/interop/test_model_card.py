@@ -91,6 +91,18 @@ def test_an_export_has_the_scores_of_its_checkpoint_and_the_licence_of_the_impor
     assert "Step 20." in text and "Attribution 4.0" in text and str(tmp_path) not in text
 
 
+def test_a_language_model_has_a_card_without_scores(tmp_path):
+    changes = {"training.objective": "causal_lm", "data.source_language": ""}
+    changes |= {"training.eval_bleu": "False", "checkpoint.best_metric": "loss"}
+    workdir = make_workdir(tmp_path / "language_model", **changes)
+    record = {"step": 30, "split": "train", "loss": 1.0, "seconds": 1.0}
+    (workdir / "metrics.jsonl").write_text(f"{json.dumps(record)}\n")
+    output = tmp_path / "exported"
+    assert run(export, f"--workdir={workdir}", "--format=safetensors", f"--output={output}") == 0
+    _, text = split_card(output)
+    assert "## Training" in text and "## Scores" not in text
+
+
 @pytest.mark.parametrize("card", ["---\na: [\n---\n", "no metadata", "---\n- a\n---\n", "--- \n"])
 def test_a_card_without_usable_metadata_gives_none(card, tmp_path):
     (tmp_path / "README.md").write_text(card)

@@ -63,3 +63,11 @@ def test_only_differing_trees_are_shown_and_damaged_ones_are_repaired():
     assert re.findall(r'<text [^>]*class="differs">(\w+)<', html) == ["NP", "VP", "S", "NP", "VP"]
     (section,) = trees.tree_sections(compared("tree", [REFERENCE]))
     assert section.notes and not section.content["sentences"]
+
+
+@pytest.mark.parametrize("reference", ["", "(S XX )S", "(S XX"])
+def test_a_reference_of_other_words_is_not_drawn(reference):
+    other = compared("tree", [REFERENCE])
+    other.first.references[:] = [reference]
+    (section,) = trees.tree_sections(other)
+    assert not section.content["sentences"]

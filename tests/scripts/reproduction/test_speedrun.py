@@ -121,6 +121,14 @@ def test_an_entry_is_trained_tested_and_recorded(race, tmp_path, capsys):
     assert race.calls == [("transformer.evaluate", name) for name in names]
 
 
+def test_published_records_are_found_before_any_run(race, tmp_path, capsys):
+    assert race() == 0
+    race.calls.clear()
+    capsys.readouterr()
+    assert race(f"--output={tmp_path / 'again'}") == 2 and race.calls == []
+    assert f"--records={tmp_path / 'records'}: has faster; name another folder" in error(capsys)
+
+
 def test_a_mean_that_does_not_show_the_target_has_no_record(race, tmp_path, capsys):
     race.scores = [41.0, 41.3, 41.4, 40.8, 41.2]
     assert race() == 2
