@@ -71,7 +71,8 @@ def _split(name: str, readme: str) -> tuple[str, str, str]:
         raise UserError(f"--readme={path}: no such file")
     begin = f"<!-- {name}: begin -->\n"
     end = f"<!-- {name}: end -->"
-    before, first_mark, rest = "".join(f"{line}\n" for line in read_text_file(path)).partition(begin)
+    content = "".join(f"{line}\n" for line in read_text_file(path))
+    before, first_mark, rest = content.partition(begin)
     text, last_mark, after = rest.partition(end)
     if not first_mark or not last_mark:
         raise UserError(f"{path}: needs the lines {begin.strip()} and {end}, in this order")

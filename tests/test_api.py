@@ -341,6 +341,8 @@ def test_compiled_shapes_are_all_that_translate_needs(workdirs):
     for n_best in (1, N_BEST):
         model.translate([" ".join("1" * length) for length in range(1, 20)], n_best)
     assert set(programs) == ahead
+    with pytest.raises(UserError, match="n_best=0"):
+        model.compile(0)
 
 
 def test_other_decoding_keys_share_the_parameters(model):

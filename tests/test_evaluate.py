@@ -278,6 +278,8 @@ def test_the_data_of_a_folder_of_text(workdir, tmp_path, capsys):
     assert (saved["split"], saved["data"], saved["sentences"]) == (None, f"valid of {folder}", 2)
     assert Path(saved["sources"]).name == "valid-of-typos-step20.sources.txt"
     assert Path(saved["sources"]).read_text() == "1 2 3\n4\n"
+    # The model's data are integers, which no tokenizer of BLEU splits.
+    assert "tok:none" in saved["bleu_signature"]
     # The advice on data that has moved is for data of runs.
     message = error(capsys, *flags, "--split=test")
     assert "no test.in or test.in.gz" in message and "found: valid" in message

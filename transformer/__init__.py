@@ -31,8 +31,8 @@ def load(
 
     It translates, scores, and shows its attention and encoder states. Its methods are `translate`,
     `confidence`, `alternatives`, `score`, `attention`, `beam_tree`, `encode`, `num_tokens`,
-    `with_decoding`, `with_languages` and `compile`; `help(model)` describes them. Each local device
-    holds a copy of the parameters.
+    `knows`, `with_decoding`, `with_languages` and `compile`; `help(model)` describes them. Each
+    local device holds a copy of the parameters.
 
     Args:
       workdir: the run's folder. A list of folders makes an ensemble, which averages the models'

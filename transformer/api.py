@@ -167,7 +167,8 @@ class Model:
         """
         texts = check_texts(texts, "texts")
         rows = check_items(translations, "translations", "lists of translations")
-        if [type(row) for row in rows] != [list] * len(texts):
+        are_lists = [type(row) for row in rows] == [list] * len(texts)
+        if not are_lists or not all(isinstance(one, Translation) for row in rows for one in row):
             raise UserError("translations: must have a list for each text, as translate returns")
         with self._ready("confidence"):
             if self._calibration is None:
@@ -271,10 +272,11 @@ class Model:
         return model
 
     def compile(self, n_best: int = 1) -> None:
-        """Compiles all batch shapes of `translate` with this `n_best`.
+        """Compiles all batch shapes of `translate` with this `n_best`, without controls.
 
-        Later calls then do not wait for the compiler.
+        Later calls for single sentences then do not wait for the compiler.
         """
+        _check_count("n_best", n_best)
         with self._ready("translate"):
             # The parameters of one device suffice, since programs depend on shapes only.
             parameters = self.parameters[self.decoder.devices[0]]

@@ -156,7 +156,8 @@ def open_data(
 
     path = Path(arguments.data)
     if path.is_dir() and not Workdir(path).config.exists():
-        return None, with_changes(model_data_config, source="text", path=arguments.data)
+        source = "ids" if model_data_config.source == "ids" else "text"
+        return None, with_changes(model_data_config, source=source, path=arguments.data)
     workdir, config = open_existing(path, "--data")
     overrides = [(key, value) for key, value in arguments.overrides if key.startswith("data.")]
     data_config = override(config, overrides).data

@@ -137,6 +137,15 @@ def test_the_probability_of_a_word_is_the_product_over_its_tokens():
     assert values == pytest.approx(np.exp(sums))
 
 
+def test_a_word_of_several_bytes_alone_is_one_word():
+    vocabulary = ByteVocabulary()
+    (tokens,) = vocabulary.encode(["f\u00fcr"])
+    pieces = [vocabulary.pieces[token] for token in tokens]
+    one = Translation("", (*tokens, EOS), (*pieces, "</s>"), (-0.5,) * 5, -2.5, 0.0)
+    words, values = split_words(one, vocabulary)
+    assert words == ["f\u00fcr"] and values == pytest.approx([np.exp(-2.0)])
+
+
 def test_end_of_sentence_and_empty_translations_have_no_words():
     vocabulary = TOKENIZER.target
     assert split_words(make_translation(["</s>"], [-1.0]), vocabulary) == ([], [])

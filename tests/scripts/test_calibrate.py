@@ -95,10 +95,12 @@ def translated(monkeypatch, capsysbinary, text: str, *flags: str) -> tuple[int, 
 
 def test_the_command_prints_the_confidence_of_each_translation(workdir, monkeypatch, capsysbinary):
     flags = (f"--workdir={workdir}", "--n_best=2", "--format=jsonl")
-    code, rows = translated(monkeypatch, capsysbinary, "1 2 3\n\n7 7 7 1\n", *flags, "--confidence")
+    code, rows = translated(
+        monkeypatch, capsysbinary, "1 2 3\n\n7 7 7 1\n3 x\n", *flags, "--confidence"
+    )
     assert code == 0
-    first, blank, _ = rows
-    for row in rows[::2]:
+    first, blank, _, unreadable = rows
+    for row in rows[:3:2]:
         for one in row["translations"]:
             tokens = one["token_log_probabilities"]
             assert one["confidence"] == pytest.approx(
@@ -109,7 +111,7 @@ def test_the_command_prints_the_confidence_of_each_translation(workdir, monkeypa
             assert one["word_confidences"] == pytest.approx(np.exp(tokens[:-1]), abs=1e-5)
     confidences = {one["confidence"] for one in first["translations"]}
     assert len(confidences) == 2
-    for one in blank["translations"]:
+    for one in blank["translations"] + unreadable["translations"]:
         assert (one["confidence"], one["words"], one["word_confidences"]) == (None, [], [])
     # Without the flag, nothing changes.
     _, plain = translated(monkeypatch, capsysbinary, "1 2 3\n", *flags)
@@ -150,7 +152,8 @@ def test_the_method_has_the_values_of_the_command_whatever_the_neighbours(
 
 
 @pytest.mark.parametrize(
-    "translations", [lambda rows: rows[0], lambda rows: rows * 2, lambda rows: "text"]
+    "translations",
+    [lambda rows: rows[0], lambda rows: rows * 2, lambda rows: "text", lambda rows: [["text"]]],
 )
 def test_translations_of_another_form_are_an_error(workdir, translations):
     model = transformer.load(workdir)

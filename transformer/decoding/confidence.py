@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.data.corpus.annotations import word_starts
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.forced_decoding import map_rows, score_passes
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, Translations
+from transformer.support.special_tokens import WORD_START
 
 Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
 Weights = Mapping[str, float]  # of each feature, and "intercept"
@@ -62,9 +62,14 @@ def estimate(
     first_line: int = 1,
 ) -> list[list[Confidence]]:
     """Returns the confidence in each translation of each text."""
+    # A text without an output may be one that the vocabulary cannot encode.
+    readable = [
+        text if any(one.tokens for one in row) else ""
+        for text, row in zip(texts, translations, strict=True)
+    ]
     # All translations are scored together, in batches of similar length.
     pairs = []
-    sources = decoder.source_tokens(texts, first_line)
+    sources = decoder.source_tokens(readable, first_line)
     for source, row in zip(sources, translations, strict=True):
         pairs += [(source, one) for one in row if one.tokens]
     features = compute_features(decoder, parameters, pairs, calibration.dropout_passes)
@@ -109,8 +114,14 @@ def split_words(translation: Translation, vocabulary: Vocabulary) -> tuple[list[
     EOS is not a part of a word.
     """
     pieces = translation.pieces[:-1]
+    # In a vocabulary that does not mark words, each token is one.
+    marks_words = any(piece.startswith(WORD_START) for piece in vocabulary.pieces)
     # Some vocabularies do not mark the first word.
-    starts = {0, *np.flatnonzero(word_starts(pieces)).tolist()}
-    spans = [slice(*span) for span in pairwise(sorted({*starts, len(pieces)}))]
+    starts = [
+        i
+        for i, piece in enumerate(pieces)
+        if i == 0 or not marks_words or piece.startswith(WORD_START)
+    ]
+    spans = [slice(*span) for span in pairwise([*starts, len(pieces)])]
     words = vocabulary.decode([list(translation.tokens[span]) for span in spans])
     return words, [math.exp(sum(translation.token_log_probabilities[span])) for span in spans]

@@ -63,9 +63,9 @@ def compute_metrics(
 ) -> dict[str, float | str]:
     """Returns the value of each metric NAME, and NAME_signature if it has one.
 
-    Metrics of another form of targets are left out. A metric uses all lists of references together.
-    If a sentence has several references, the first one with text replaces blank ones: an empty text
-    would match any short hypothesis.
+    Metrics of another form of targets are left out. A metric uses all lists of references together,
+    except that metrics of trees use the first list. If a sentence has several references, the first
+    one with text replaces blank ones: an empty text would match any short hypothesis.
     """
     # A row has all references of a sentence.
     if len(references) > 1:
