@@ -62,6 +62,7 @@ def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     parser.add_argument("--workdir")
     assert parser.parse(["--workdir=~/runs/a"]).workdir == "/home/me/runs/a"
     assert parser.parse(["--workdir=~/a,~/b"]).workdir == "/home/me/a,/home/me/b"
+    assert parser.parse(["--workdir=~"]).workdir == "/home/me"
     assert parser.parse(["--workdir=runs/~/a"]).workdir == "runs/~/a"
 
 

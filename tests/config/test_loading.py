@@ -281,7 +281,7 @@ def test_other_files_are_rejected(tmp_path):
         UserError, match=r"configs/bas\.py: no such file; did you mean configs/base\.py\?"
     ):
         loading.load_file("configs/bas.py", [])
-    with pytest.raises(UserError, match="must be a .py file"):
+    with pytest.raises(UserError, match=r"Makefile: must be a \.py file that defines get_config"):
         loading.load_file("Makefile", [])
     with pytest.raises(UserError, match="no such file"):
         loading.load_file(str(tmp_path), [])

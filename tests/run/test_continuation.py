@@ -16,6 +16,7 @@ from transformer.config import cli, loading
 from transformer.run import checks
 from transformer.run.preparation import create_or_check, open_workdir
 from transformer.support import files
+from transformer.support.errors import UserError
 from transformer.training.progress import Progress
 from transformer.workdir import Workdir, create_workdir
 
@@ -119,6 +120,12 @@ def test_another_config_is_refused_without_changing_anything(workdir):
     assert f"--workdir={workdir.path}: " in message and f"--config={workdir.config}" in message
     assert "model.d_k: None -> 32" in message and "model.d_model: 512 -> 256" in message
     assert contents(workdir.path) == before
+
+
+def test_an_open_quotation_mark_is_an_error_before_the_run_is_compared(workdir):
+    config = make_config(data__mixture=("label=a path=John's",))
+    with pytest.raises(UserError, match="open quotation mark"), open_workdir(workdir.path, config):
+        pass
 
 
 def test_the_files_of_a_mixture_may_move_but_not_change(tmp_path):

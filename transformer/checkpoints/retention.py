@@ -16,7 +16,8 @@ from transformer.config.types import Config
 from transformer.support.errors import UNREADABLE, UserError
 from transformer.workdir import Workdir
 
-MAX_OPTIMIZER_STATES = 4  # in the best checkpoint, the newest two and the one that is being written
+# In the best checkpoint, the newest two and the one that is being written. Skipped updates add two.
+MAX_OPTIMIZER_STATES = 4
 
 
 class Retention:
@@ -59,7 +60,7 @@ def steps_to_keep(steps: Sequence[int], checkpoint_config: Config, best: int | N
 def max_checkpoints(checkpoint_config: Config, last_step: int, eval_every: int) -> int:
     """Returns the largest number of checkpoints that a run can end with.
 
-    The number depends on which step is the best.
+    The number depends on which step is the best. After skipped updates there may be one more.
     """
     every = checkpoint_config.every
     # All steps at which a run saves without interruptions.

@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
                 keys = filter(self._is_override, (self._prefix + key for key in declared_keys()))
                 advice = nearest(name, [*flags, *keys])
                 raise UserError(f"{word}: no such flag{advice} (--help lists the flags)")
-            elif text.startswith("~/"):
+            elif text.startswith("~"):
                 # The shell expands ~ only at the beginning of a word.
                 paths = [os.path.expanduser(path) for path in text.split(",")]
                 plain.append(f"{name}={','.join(paths)}")

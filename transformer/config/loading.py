@@ -69,11 +69,6 @@ def _read_config(path_and_argument: str) -> Config:
     path = find_file("--config", f"{name}/{FILE_NAME}" if os.path.isdir(name) else name)
     if path.suffix == ".json":
         return load(path)
-    if path.suffix != ".py":
-        raise UserError(
-            f"--config={path}: must be a .py file that defines get_config(), "
-            "or the config.json of a run"
-        )
     config = call_function(path, "get_config", *([argument] if argument else []))
     if not isinstance(config, ml_collections.ConfigDict):
         raise UserError(
@@ -104,6 +99,8 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
 
     Raises UserError if there is none, or the file fails.
     """
+    if path.suffix != ".py":
+        raise UserError(f"{path}: must be a .py file that defines {function}()")
     # The file is not imported by its name, so that files of the same name do not collide.
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
     module = importlib.util.module_from_spec(spec)

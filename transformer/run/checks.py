@@ -57,8 +57,9 @@ def warn_about_data(
 ) -> None:
     """Logs apparent mistakes in the data.
 
-    Of the test split, only hashes are compared and unknown characters are counted. Raises UserError
-    if most characters of the training split are unknown.
+    The test split is only compared by hashes, and checked for text that the vocabulary loses or
+    that other tools have left. Raises UserError if most characters of the training split are
+    unknown.
     """
 
     def warn(lines: Iterable[str]) -> None:

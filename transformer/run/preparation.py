@@ -88,9 +88,10 @@ def open_workdir(
 
     Yields the workdir, or with `is_dry_run` a temporary folder that looks like it, and the
     configuration with the length of an earlier extension. Raises UserError if another run uses the
-    workdir, the processes differ in config or code or do not share the file system, or the run
-    there cannot continue with this configuration.
+    workdir, the processes differ in config or code or do not share the file system, a listed corpus
+    does not fit, or the run there cannot continue with this configuration.
     """
+    checks.check_listed_corpora(config)
     wait_seconds = config.data.wait_seconds
     # Processes that differ would hang in their first collective.
     coordination.require_same("config and code", lambda: checks.process_facts(config), wait_seconds)
@@ -143,7 +144,6 @@ def prepare(config: Config, workdir: Workdir) -> Run:
     the start of the run.
     """
     check_trackers(config)
-    checks.check_listed_corpora(config)
 
     enable_compilation_cache(config.data.cache_dir)
     mesh = make_mesh(config, jax.devices())

@@ -9,7 +9,8 @@ from tests.data.files import text_config, write_pairs
 from transformer.data.corpus import corpus, sanity_checks
 from transformer.data.sources import source as sources
 from transformer.data.tokenizers import tokenizer
-from transformer.data.tokenizers.tokenizer import count_losses
+from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
+from transformer.data.tokenizers.tokenizer import Tokenizer, count_losses, losses_of_pairs
 from transformer.support.errors import UserError
 
 
@@ -210,3 +211,9 @@ def test_all_traces_are_named_with_what_is_around_them(config, prepare, captions
     assert "text before a ki@@ ng and &quot;" in first
     assert "and entities of HTML, such as ' a ki@@ ng and &quot; the queen';" in first
     assert second.startswith("data, de: ")
+
+
+def test_a_sample_without_utf8_has_lost_nothing():
+    tokenizer_of_bytes = Tokenizer(*[ByteVocabulary()] * 2)
+    losses = losses_of_pairs(tokenizer_of_bytes, [])
+    assert [counts for counts, _ in losses] == [{"lines": 0}] * 2

@@ -71,6 +71,12 @@ def test_the_sides_follow_the_configured_languages(data):
     assert all(text.startswith("Zahl") for text in sources_)
 
 
+def test_a_folder_may_begin_with_the_home_folder(data, folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    data.path = f"~/{folder.name}"
+    assert len(sources.open_source(data, "train")) == 10
+
+
 def test_splits_may_be_tfds_expressions(data):
     everything = list(sources.open_source(data, "train"))
     data.train_split = "train[20%:50%]"

@@ -98,7 +98,7 @@ class Epoch:
         return self.sampler(side, pairs, limits, self.seed, self.epoch)
 
     def annotations(self, selection: Selection) -> Annotations:
-        """Returns the weights and links of these pairs."""
+        """Returns the weights, rewards and links of these pairs."""
         return self.corpus.annotations(self._pairs(selection))
 
     def corpus_tokens(self, selection: Selection) -> tuple[int, ...]:

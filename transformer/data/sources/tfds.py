@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config.types import Config
+from transformer.support import files
 from transformer.support.errors import UserError
 
 BLOCK = 1024  # records read at once: TFDS returns them as a list
@@ -34,14 +35,15 @@ class TfdsSource:
         import tensorflow_datasets.translate  # noqa: F401
 
         name = f"data.name={data.name}"
+        folder = files.expand_user(data.path) if data.path else None
         try:
-            builder = tfds.builder(data.name, data_dir=data.path or None)
+            builder = tfds.builder(data.name, data_dir=folder)
         except (ValueError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"{name}: {reason[:200]}") from error
 
         # The command that prepares the dataset.
-        output = str(data.path or tfds.core.constants.DATA_DIR)
+        output = str(folder or tfds.core.constants.DATA_DIR)
         command = (
             f"run: python -m scripts.get_data --tfds={data.name} --output={shlex.quote(output)}"
         )

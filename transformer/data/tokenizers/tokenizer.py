@@ -254,7 +254,8 @@ def _load_or_train(config: Config) -> Tokenizer:
 
 def losses_of_pairs(tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]]) -> list[Losses]:
     """Returns `count_losses` of the sources and of the targets."""
-    sides = zip(tokenizer.sides, zip(*pairs, strict=True), strict=True)
+    texts_of_sides = list(zip(*pairs, strict=True)) or [(), ()]
+    sides = zip(tokenizer.sides, texts_of_sides, strict=True)
     return [count_losses(side, [text.strip() for text in texts]) for side, texts in sides]
 
 
