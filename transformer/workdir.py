@@ -228,9 +228,3 @@ def open_existing(path: Path, flag: str = "--workdir") -> tuple[Workdir, Config]
         ]
         raise UserError(f"{flag}={path}: no such folder{nearest(str(path), siblings)}")
     return Workdir(path), loading.load(path)
-
-
-def describe_note(config: Config) -> str:
-    """Returns the note and the tags of a run."""
-    words = [config.training.note, *(f"#{tag}" for tag in config.training.tags)]
-    return " ".join(filter(None, words))

@@ -8,13 +8,12 @@ import altair as alt
 
 from scripts.charts import curves, theme
 from scripts.results.evaluations import differing_keys, run_settings, short_commit
-from scripts.results.runs import RecordedRun, training_seconds
+from scripts.results.runs import RecordedRun, describe_note, training_seconds
 from scripts.results.systems import System
 from transformer.config.keys import format_value
 from transformer.decoding.metrics import metrics_in
 from transformer.support.environment import FINGERPRINTS, read_environment
 from transformer.support.errors import UserError
-from transformer.workdir import describe_note
 
 HEADER = (
     "run",

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int, Num
 from scripts.results import significance
 from scripts.results.evaluation_files import Json
 from scripts.results.evaluations import Evaluation
+from scripts.results.runs import describe_note
 from scripts.results.significance import SeedScores
 from scripts.results.sufficient_statistics import (
     GIVEN_SCORES,
@@ -20,7 +21,6 @@ from scripts.results.sufficient_statistics import (
 )
 from scripts.results.systems import System
 from transformer.decoding.metrics import metrics_in
-from transformer.workdir import describe_note
 
 MAX_BINS = 6  # of sentence lengths
 MIN_BIN_SENTENCES = 30  # on average; BLEU of fewer sentences is unreliable

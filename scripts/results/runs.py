@@ -143,3 +143,9 @@ def read_runs(paths: Sequence[Path], flag: str = "--workdir") -> list[RecordedRu
         RecordedRun(label, *open_existing(path, flag))
         for label, path in zip(labels, paths, strict=True)
     ]
+
+
+def describe_note(config: Config) -> str:
+    """Returns the note and the tags of a run."""
+    words = [config.training.note, *(f"#{tag}" for tag in config.training.tags)]
+    return " ".join(filter(None, words))

@@ -12,6 +12,7 @@ import ml_collections
 import pytest
 
 from configs import base
+from scripts.results.runs import describe_note
 from tests.data.sources.test_tfds import WRITE as WRITE_TFDS
 from tests.training.tiny import remove_layers
 from transformer import evaluate, train
@@ -19,7 +20,6 @@ from transformer.config import cli, loading
 from transformer.config.keys import flatten
 from transformer.data.batches.epoch_plan import Bucket
 from transformer.run import preparation
-from transformer.workdir import describe_note
 
 pytestmark = pytest.mark.long
 
