@@ -73,10 +73,9 @@ def warn_about_data(
     # Unknown characters and dropped pairs, in training and validation.
     valid_configs = list(held_out_sets(config).values())
     for split_config, corpus in zip([config, *valid_configs], [train, *valid_sets], strict=True):
-        is_train = corpus is train
-        name = open_source(split_config.data, "train" if is_train else "valid").name
         losses = corpus.report["losses"]
-        warn(sanity_checks.find_losses(split_config, vocabulary, name, losses, is_train))
+        is_train = corpus is train
+        warn(sanity_checks.find_losses(split_config, vocabulary, corpus.name, losses, is_train))
 
     # Held-out pairs that are also in the training data. Synthetic splits share none.
     if config.data.source == "synthetic":

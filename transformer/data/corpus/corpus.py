@@ -39,12 +39,14 @@ class Corpus:
       report: `kept`, the number of pairs; `dropped`, the number of dropped pairs by reason;
         `digest`, of all pairs; `losses` of a sample (`losses_of_pairs`); `parts`, the number of
         pairs of each part of a mixture; with context, `documents`, their number by source.
+      name: of its files, in messages.
       sampler: samples the sentences of each epoch; None without subword sampling.
       names, weights: the name of each part of a mixture, and how many times an epoch reads its
         pairs; empty without a mixture.
       starts: `Annotations.starts` if words have links.
     """
 
+    name = ""
     sampler: Sampler | None = None
     names: Sequence[str] = ()
     weights: Sequence[float] = ()
@@ -208,6 +210,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
 
     cache.make_once(folder, fill, data.wait_seconds)
     corpus = Corpus(folder)
+    corpus.name = source.name
 
     # What the files do not have: samples, and the weights and words of a mixture.
     rate = config.tokenizer.subword_sampling
@@ -217,7 +220,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
         _add_mixture(corpus, source, tokenizer)
         if any(source.paths("rewards")):
             corpus.check_rewards(config.batch.candidates, config.training.likelihood_weight)
-    _log_report(corpus, source.name)
+    _log_report(corpus)
     return corpus
 
 
@@ -238,7 +241,7 @@ def _add_mixture(corpus: Corpus, source: MixedSource, tokenizer: Tokenizer) -> N
         corpus.annotations(pairs).check_links(sides)
 
 
-def _log_report(corpus: Corpus, name: str) -> None:
+def _log_report(corpus: Corpus) -> None:
     """Logs the number of documents, and the pairs that were kept and dropped."""
     documents = corpus.report.get("documents", {})  # absent from older reports
     for source_name, count in documents.items():
@@ -249,7 +252,7 @@ def _log_report(corpus: Corpus, name: str) -> None:
     num_dropped = sum(dropped.values())
     is_warning = num_dropped > _MAX_DROPPED * (num_dropped + num_kept)
     level = logging.WARNING if is_warning else logging.INFO
-    logging.log(level, "%s: %s.", name, encoding.summary(num_kept, dropped))
+    logging.log(level, "%s: %s.", corpus.name, encoding.summary(num_kept, dropped))
 
 
 def prepare_validation(config: Config, tokenizer: Tokenizer) -> list[Corpus]:

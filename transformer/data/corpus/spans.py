@@ -80,6 +80,7 @@ class SpanCorpus(Corpus):
         self, texts: Corpus, masking: SpanMasking, seeds: tuple[int, int] = (0, 0)
     ) -> None:
         super().__init__(texts.folder)
+        self.name = texts.name
         self.names = texts.names
         self.weights = texts.weights
         self._texts = texts
