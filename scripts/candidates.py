@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> None:
     sources = [text for text, _ in pairs]
     content = "".join(f"{text}\n" for text in sources)
     # The shards know the file's size, and not its content.
-    if path.exists() and path.read_text("utf-8") != content:
+    if path.exists() and path.read_bytes() != content.encode():
         raise UserError(f"--output={output}: has candidates of other sources; name another folder")
     files.write_text(path, content)
     request = translator.make_request(models, [path], n_best)
