@@ -87,9 +87,11 @@ def open_workdir(
     """Locks the workdir of a run during the block, and creates it or checks the run in it.
 
     Yields the workdir, or with `is_dry_run` a temporary folder that looks like it, and the
-    configuration with the length of an earlier extension. Raises UserError if another run uses the
-    workdir, the processes differ in config or code or do not share the file system, a listed corpus
-    does not fit, or the run there cannot continue with this configuration.
+    configuration with the length of an earlier extension.
+
+    Raises UserError if another run uses the workdir, or the run there cannot continue with this
+    configuration. Also if a listed corpus does not fit, or the processes differ in config or code,
+    or do not share the file system.
     """
     checks.check_listed_corpora(config)
     wait_seconds = config.data.wait_seconds
