@@ -333,6 +333,10 @@ def test_the_loss_of_a_corpus_of_the_mixture_is_that_of_a_sample(several, monkey
         ),
     ],
 )
-def test_a_wrong_set_or_metric_is_one_line(several, changes, message):
-    with pytest.raises(UserError, match=message):
-        runs.prepare(loading.with_values(several.config, changes), several.workdir)
+def test_a_wrong_set_or_metric_is_one_line(several, tmp_path, changes, message):
+    config = loading.with_values(several.config, changes)
+    with (
+        pytest.raises(UserError, match=message),
+        runs.open_workdir(tmp_path / "run", config) as (workdir, _),
+    ):
+        runs.prepare(config, workdir)
