@@ -36,9 +36,10 @@ def tree_sections(compared: Comparison) -> list[Section]:
         zip(first.sources, first.references, first.hypotheses, strict=True), 1
     ):
         words = source.split()
-        # Trees that are equal show nothing. A reference may be of other words than its source.
-        is_tree = 0 < len(words) <= MAX_WORDS and fits(reference.split(), len(words))
-        if is_tree and reference != hypothesis and len(sentences) < COUNT:
+        # Trees that are equal show nothing.
+        is_wanted = reference != hypothesis and len(sentences) < COUNT
+        # A reference may be of other words than its source.
+        if is_wanted and 0 < len(words) <= MAX_WORDS and fits(reference.split(), len(words)):
             sentences.append({"line": line, "drawings": draw_pair(words, reference, hypothesis)})
     title = f"Trees of {compared.systems[0].label}"
     notes = [] if sentences else ["All trees of short sentences are as in the reference."]

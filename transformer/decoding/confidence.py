@@ -12,20 +12,21 @@ Estimation for Neural Machine Translation"):
 probability that the sentence chrF of y is at least a threshold.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
+from transformer.data.corpus.annotations import word_starts
 from transformer.data.tokenizers.vocabulary import Vocabulary
 from transformer.decoding.batches import DeviceModels, Replicas
 from transformer.decoding.forced_decoding import map_rows, score_passes
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, Translations
-from transformer.support.special_tokens import WORD_START
 
 Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
 Weights = Mapping[str, float]  # of each feature, and "intercept"
@@ -113,15 +114,14 @@ def split_words(translation: Translation, vocabulary: Vocabulary) -> tuple[list[
 
     EOS is not a part of a word.
     """
-    pieces = translation.pieces[:-1]
-    # In a vocabulary that does not mark words, each token is one.
-    marks_words = any(piece.startswith(WORD_START) for piece in vocabulary.pieces)
+    tokens = list(translation.tokens[:-1])
     # Some vocabularies do not mark the first word.
-    starts = [
-        i
-        for i, piece in enumerate(pieces)
-        if i == 0 or not marks_words or piece.startswith(WORD_START)
-    ]
-    spans = [slice(*span) for span in pairwise([*starts, len(pieces)])]
-    words = vocabulary.decode([list(translation.tokens[span]) for span in spans])
+    starts = {0, *np.flatnonzero(_word_starts_of(vocabulary)[tokens]).tolist()}
+    spans = [slice(*span) for span in pairwise(sorted({*starts, len(tokens)}))]
+    words = vocabulary.decode([tokens[span] for span in spans])
     return words, [math.exp(sum(translation.token_log_probabilities[span])) for span in spans]
+
+
+@functools.lru_cache(maxsize=8)
+def _word_starts_of(vocabulary: Vocabulary) -> Bool[np.ndarray, " V"]:
+    return word_starts(vocabulary.pieces)

@@ -93,10 +93,10 @@ def open_workdir(
     configuration. Also if a listed corpus does not fit, or the processes differ in config or code,
     or do not share the file system.
     """
-    checks.check_listed_corpora(config)
     wait_seconds = config.data.wait_seconds
     # Processes that differ would hang in their first collective.
     coordination.require_same("config and code", lambda: checks.process_facts(config), wait_seconds)
+    checks.check_listed_corpora(config)
     with contextlib.ExitStack() as stack:
         if is_dry_run:
             path = stack.enter_context(linked_workdir(path))
