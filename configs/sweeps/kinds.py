@@ -5,7 +5,7 @@ Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/
                --config.training.steps=800 --jobs=2
 Hardware:  two hours on two CPU cores in bfloat16.
 Expect:    greedy BLEU on validation from 34.0 (sinusoidal positions) to 36.2 (no difference);
-           docs/results.md has all.
+           docs/log.md has all.
 
 That model has rotary positions, pre-norm, layer normalization, ReLU, 4 heads, and 4 + 2 layers with
 self-attention.
