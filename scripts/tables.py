@@ -3,13 +3,11 @@
     python -m scripts.tables [--check]
 
 Each table is written between its marks in its page. scripts/reporting/published.py lists the tables
-with their pages and their records. A table without records is not changed. --check writes nothing
-and fails if a table differs from its records.
+with their pages and their records. --check writes nothing and fails if a table differs from its
+records.
 """
 
 import argparse
-
-from absl import logging
 
 from scripts import markdown
 from transformer.config import cli
@@ -20,9 +18,6 @@ def main(arguments: argparse.Namespace) -> None:
     from scripts.reporting.published import TABLES
 
     for table in TABLES:
-        if not table.records.is_dir():
-            logging.info("%s: %s has no records in %s.", table.page, table.name, table.records)
-            continue
         text = table.make(table.records)
         if not arguments.check:
             markdown.publish(text, table.name, table.page)
