@@ -4,7 +4,7 @@ Command:   python -m scripts.sweep --config=configs/multi30k.py --sweep=configs/
                --workdir=runs/optimizers --config.training.r_drop=0 --config.batch.tokens=3072
                --config.training.steps=800 --config.training.eval_every=400
                --config.optimizer.warmup_steps=100 --jobs=2
-Hardware:  50 minutes on two CPU cores in bfloat16.
+Hardware:  an hour on two CPU cores in bfloat16.
 
 Each optimizer has its usual schedule, and neighbouring rates differ by a factor of two. All have
 the weight decay of the config. The peak of inverse_sqrt is 0.0088 times the rate that is listed

@@ -54,22 +54,6 @@ def make_summary(records: Path) -> str:
     return markdown.table([header, (ours, *scores, minutes), OTHER_WORK])
 
 
-def make_directions(records: Path) -> str:
-    """Returns the BLEU of one model in each direction, with half the width of its 95 % interval."""
-    cells = {}
-    for evaluation in read_results(records):
-        result = evaluation.result
-        low, high = result["bleu_interval"]
-        cells[tuple(evaluation.languages.values())] = (
-            f"{result['bleu']:.1f} ± {(high - low) / 2:.1f}"
-        )
-    languages = dict.fromkeys(source for source, _ in cells)
-    rows = [
-        (source, *(cells.get((source, target), "") for target in languages)) for source in languages
-    ]
-    return markdown.table([("from", *(f"to {target}" for target in languages)), *rows])
-
-
 def make_table3(records: Path) -> str:
     return tables.make_text(*read_table(records, read_rows("mini", None, [])))
 

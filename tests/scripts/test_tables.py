@@ -71,22 +71,6 @@ def test_tables_are_printed_between_their_marks(page):
     assert run(tables, "--check") == 0
 
 
-def test_a_matrix_has_a_row_for_each_source_language(tmp_path):
-    workdir = complete_run(tmp_path / "run", evaluate=False)
-    for languages, score in (("de-en", 33.0), ("en-de", 30.0), ("fr-de", 21.0), ("de-fr", 20.0)):
-        saved = dict(zip(("source_language", "target_language"), languages.split("-"), strict=True))
-        saved |= {"bleu": score, "bleu_interval": [score - 1, score + 2], "split": "test"}
-        add_evaluation(workdir, languages, SENTENCES, SENTENCES, **saved)
-    assert write(tmp_path / "records", workdir) == 0
-    header, _, *rows = published.make_directions(tmp_path / "records").splitlines()
-    assert header == "| from | to de | to en | to fr |"
-    assert rows == [
-        "| de |  | 33.0 ± 1.5 | 20.0 ± 1.5 |",
-        "| en | 30.0 ± 1.5 |  |  |",
-        "| fr | 21.0 ± 1.5 |  |  |",
-    ]
-
-
 def test_a_summary_of_several_systems_is_refused(page, tmp_path, capsys):
     add_evaluation(
         tmp_path / "run0",
