@@ -1,4 +1,4 @@
-"""Evaluates a model of several languages in all directions, and shows a matrix of scores.
+"""Evaluates a model of several languages in all directions, and prints a matrix of scores.
 
     python -m scripts.directions --workdir=DIR --languages=en,de,fr [--split=test]
         [--metric=bleu] [--scorer=NAME:COMMAND] [--checkpoint=...] [--average=N]
@@ -7,8 +7,7 @@
 
 Reads the files STEM.LANG of the split in the run's data folder. A score has half the width of its
 95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences,
-such as the metric of a --scorer.
-A star marks directions that the run was not trained on. The column of a language that is only a
+such as the metric of a --scorer. A star marks directions that the run was not trained on. The column of a language that is only a
 source of the run is empty, unless the vocabulary has its tag. Prints the results as one JSON
 object, as transformer.evaluate writes them to the workdir, with the intervals. The second form
 evaluates nothing: it shows the evaluations in a record.
@@ -19,7 +18,8 @@ import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ Direction = tuple[str, str]  # the source language and the target language
 
 def main(arguments: argparse.Namespace) -> None:
     # These imports take seconds, which --help should not.
+    from scripts.reporting.directions import make_directions
     from scripts.results.records import read_record_file
-    from scripts.results.sentence_scores import metric_of, parse_flags
-    from transformer.data.sources.mixture import listed_corpora
+    from scripts.results.sentence_scores import parse_flags
     from transformer.decoding.metrics import METRICS, applicable
     from transformer.workdir import open_existing, split_names
 
@@ -61,27 +61,7 @@ def main(arguments: argparse.Namespace) -> None:
     if metric not in metrics and path.suffix != ".json":
         raise UserError(f"--metric={metric}: must be one of {', '.join(metrics)}")
     results = find_results(arguments, directions)
-
-    trained = {
-        (corpus.data.source_language, corpus.data.target_language)
-        for corpus in listed_corpora(config.data)
-    }
-    cells = {}
-    form = metric_of(metric).format
-    for pair, result in results.items():
-        if metric not in result:
-            raise UserError(
-                f"--metric={metric}: the evaluation {'-'.join(pair)} of {path} does not have it; "
-                "name another metric"
-            )
-        cells[pair] = f"{result[metric]:{form}}"
-        if f"{metric}_interval" in result:
-            low, high = result[f"{metric}_interval"]
-            cells[pair] += f" ±{(high - low) / 2:{form}}"
-        # A star marks directions that were not trained.
-        if pair not in trained:
-            cells[pair] += " *"
-    show_matrix(languages, cells)
+    print(make_directions(results, metric, config), file=sys.stderr)
     print(json.dumps({"-".join(pair): result for pair, result in results.items()}))
 
 
@@ -189,17 +169,6 @@ def _interval(metric: str, evaluation: Any, language: Any) -> tuple[float, float
     statistics = additive[metric].statistics(texts.hypothesis, texts.reference)
     statistics = statistics[texts.are_sentences]
     return bootstrap_interval(additive[metric], statistics)
-
-
-def show_matrix(languages: Sequence[str], cells: Mapping[tuple[str, str], str]) -> None:
-    """Prints the cells to standard error, with source languages as rows and targets as columns."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("from", *(f"to {code}" for code in languages))
-    for code in languages:
-        table.add_row(code, *(cells.get((code, target), "") for target in languages))
-    Console(stderr=True).print(table)
 
 
 def make_parser() -> cli.Parser:

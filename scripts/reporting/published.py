@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scripts import markdown
+from scripts.reporting import directions
 from scripts.reporting.table import describe_device, make_table, mean_minutes
 from scripts.reproduction import speedrun, table4, tables
 from scripts.reproduction.rows import read_rows, read_table
@@ -52,6 +53,13 @@ def make_summary(records: Path) -> str:
         for name in ("bleu_lowercase_tokenized", "bleu", "chrf")
     ]
     return markdown.table([header, (ours, *scores, minutes), OTHER_WORK])
+
+
+def make_directions(records: Path) -> str:
+    """Returns the BLEU of one model of several languages in each direction."""
+    evaluations = read_results(records)
+    results = {tuple(each.languages.values()): each.result for each in evaluations}
+    return directions.make_directions(results, "bleu", evaluations[0].config)
 
 
 def make_table3(records: Path) -> str:

@@ -292,9 +292,11 @@ def read_evaluations(workdir: Workdir) -> list[Evaluation]:
     for path in sorted(workdir.evaluations.glob("*.json")):
         evaluation = read_evaluation(path)
         if evaluation.split and len(evaluation.result["models"]) == 1:
-            # A flag that repeats the configured value makes the same evaluation under another name.
+            # A flag that repeats the configured value makes the same evaluation under another name,
+            # and only scripts.directions adds intervals.
             key = json.dumps([evaluation.settings, evaluation.result["step"]])
-            distinct[key] = evaluation
+            same = distinct.get(key, evaluation)
+            distinct[key] = max(evaluation, same, key=lambda each: len(each.result))
     return list(distinct.values())
 
 
