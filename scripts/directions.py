@@ -7,10 +7,10 @@
 
 Reads the files STEM.LANG of the split in the run's data folder. A score has half the width of its
 95 % interval, as scripts.compare computes it, if the metric is BLEU, chrF or a mean over sentences,
-such as the metric of a --scorer. A star marks directions that the run was not trained on. The column of a language that is only a
-source of the run is empty, unless the vocabulary has its tag. Prints the results as one JSON
-object, as transformer.evaluate writes them to the workdir, with the intervals. The second form
-evaluates nothing: it shows the evaluations in a record.
+such as the metric of a --scorer. A star marks directions that the run was not trained on. The
+column of a language that is only a source of the run is empty, unless the vocabulary has its tag.
+Prints the results as one JSON object, as transformer.evaluate writes them to the workdir, with the
+intervals. The second form evaluates nothing: it shows the evaluations in a record.
 """
 
 import argparse
