@@ -188,7 +188,7 @@ CHANGES = Rule(
     "such as 2000:2,4000:4",
     _is_changes,
 )
-LANGUAGE = Rule("a language code, or empty", lambda value: not any(map(str.isspace, value)))
+LANGUAGE = Rule("a language code, or empty", lambda value: bool(re.fullmatch(r"[^\s/\0]*", value)))
 SWITCH = Rule("true or false", lambda value: True)
 PROBABILITY = Rule("at least 0 and below 1", lambda value: 0 <= value < 1)
 FRACTION = Rule("above 0 and at most 1", lambda value: 0 < value <= 1)

@@ -5,9 +5,9 @@ Command:   python -m transformer.train --config=configs/verses.py:all --workdir=
            python -m scripts.directions --workdir=runs/verses --languages=en,de,fr,es,ru
                --checkpoint=last --average=10
 Data:      data/verses has train, valid and test in each language, as docs/verses.md prepares them.
-Hardware:  two CPU cores in float32, an estimate from FLOPs: an hour for `all`, 25 minutes for
-           `en-de` and `en-de-context`.
-Expect:    no run of ours yet.
+Hardware:  one CPU core in bfloat16: an hour for `all`, 29 minutes for `en-de` and `en-de-context`.
+Expect:    BLEU on Acts, English to German: 20.7 for `en-de`, 20.0 for `en-de-context` and 11.3 for
+           `all`, which reads each direction once (docs/verses.md).
 
 `all` translates between all pairs of the languages; a tag names the target language. `en-de` is one
 of these directions. `en-de-context` is the same model, which reads each verse with the verse before

@@ -85,9 +85,9 @@ def main(arguments: argparse.Namespace) -> None:
         "measures": measures,
         "measures_of_words": measure_words(pairs, targets, decoder.tokenizer.target),
     }
+    print(json.dumps(record), flush=True)  # first, since the disk may be full
     files.write_json(models.workdir.calibration, record)
     logging.info("%s: written.", models.workdir.calibration)
-    print(json.dumps(record))
 
 
 def check_has_confidence(config: Config, workdir: str) -> None:

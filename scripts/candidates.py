@@ -42,6 +42,9 @@ def main(arguments: argparse.Namespace) -> None:
         if name not in candidates.REWARDS:
             raise UserError(f"--reward={name}: must be among {', '.join(candidates.REWARDS)}")
     scorers = parse_flags("scorer", arguments.scorer)
+    for scorer in scorers:
+        if scorer.name in candidates.REWARDS:
+            raise UserError(f"--scorer={scorer.name}: is a reward here; choose another name")
     flags = (arguments.workdir, arguments.checkpoint, arguments.average, arguments.overrides)
     models = translator.load(*flags)
     count = arguments.candidates
@@ -56,6 +59,7 @@ def main(arguments: argparse.Namespace) -> None:
     path = output / "sources.txt"
     sources = [text for text, _ in pairs]
     content = "".join(f"{text}\n" for text in sources)
+    candidates.check_own_folder(output, path)
     # The shards know the file's size, and not its content.
     if path.exists() and path.read_bytes() != content.encode():
         raise UserError(f"--output={output}: has candidates of other sources; name another folder")

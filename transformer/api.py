@@ -42,14 +42,17 @@ LOADING_PROCESS = os.getpid()
 
 
 def load(
-    workdir: object, checkpoint: object, average: object, decoding: Mapping[str, object]
+    workdir: object, checkpoint: object, average: int, decoding: Mapping[str, object]
 ) -> "Model":
     """Returns the model that `transformer.load` describes."""
     # One folder, or a list of folders for an ensemble.
     _refuse_fork("load")
     folders = [workdir] if isinstance(workdir, str | os.PathLike) else workdir
-    is_list = isinstance(folders, Collection) and bool(folders)
-    if not is_list or not all(isinstance(folder, str | os.PathLike) for folder in folders):
+    if not (
+        isinstance(folders, Collection)
+        and folders
+        and all(isinstance(folder, str | os.PathLike) for folder in folders)
+    ):
         raise UserError(
             f"workdir={workdir!r}: must be the folder of a run, or a list of such folders"
         )
@@ -152,7 +155,8 @@ class Model:
                 raise UserError(
                     f"pairs[{i}]={pair!r:.60}: must be a pair of texts, (source, target)"
                 )
-            checked.append(tuple(check_texts(pair, f"pairs[{i}]")))
+            source, target = check_texts(pair, f"pairs[{i}]")
+            checked.append((source, target))
         with self._ready("score"):
             return forced_decoding.score_pairs(self.decoder, self.parameters, checked)
 

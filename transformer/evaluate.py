@@ -13,6 +13,7 @@ perplexity.
 
 import argparse
 import json
+import math
 import shlex
 from pathlib import Path
 from typing import Any, NoReturn
@@ -133,6 +134,10 @@ def evaluate_perplexity(arguments: argparse.Namespace, models: Any) -> Any:
     path = evaluation_files.make_path(arguments, models)
     split = arguments.split
     means = held_out_means(config, models.tokenizer, models.graphs[0], models.parameters[0], split)
+    if not all(map(math.isfinite, means.values())):
+        raise UserError(
+            f"--workdir={arguments.workdir}: the loss is not finite; name another --checkpoint"
+        )
     logging.info(
         "%s: perplexity %.3f, accuracy %.1f %%", split, means["perplexity"], 100 * means["accuracy"]
     )

@@ -78,7 +78,8 @@ def main(arguments: argparse.Namespace) -> None:
 
     first_line = 1
     chunk_lines = 1 if interactive else CHUNK_LINES * len(decoder.devices)
-    chunks = read_chunks(sys.stdin.buffer, chunk_lines)
+    # typeshed gives this buffer a type without `read1`.
+    chunks = read_chunks(sys.stdin.buffer, chunk_lines)  # type: ignore[arg-type]
     # The sentences of a document are context for each other.
     if has_context:
         chunks = whole_documents(chunks)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from scripts.datasets import folder
 from scripts.results.sentence_scores import NamedFlag, Texts, sentence_metric
@@ -16,6 +17,7 @@ from transformer.decoding.bleu import Language
 from transformer.decoding.control.arguments import LINE_BREAKS
 from transformer.decoding.scorer import SECONDS, run_scorer
 from transformer.support import files
+from transformer.support.errors import UserError
 
 ENDING = "rewards"
 Pair = tuple[str, str]  # a source and its reference
@@ -47,7 +49,8 @@ def read_pairs(data_config: Config, path: str | None) -> list[Pair]:
         data_config = with_changes(data_config, source="text", **changes)
     pairs: list[Pair] = []
     for pair in zip(*source.read_pairs(data_config, "train"), strict=True):
-        text, reference = (side.translate(LINE_BREAKS).strip() for side in pair)
+        # Readers of the output would drop a byte order mark of its first line.
+        text, reference = (side.translate(LINE_BREAKS).strip().lstrip("\ufeff") for side in pair)
         if text and reference:
             pairs.append((text, reference))
     return pairs
@@ -89,14 +92,29 @@ def flatten(pairs: Sequence[Pair], groups: Sequence[Sequence[str]]) -> Texts:
     return Texts(*zip(*rows, strict=True))
 
 
+def check_own_folder(output: Path, sources: Path) -> None:
+    """Raises UserError if the folder has data but no file `sources`, which this command writes."""
+    if sources.exists():
+        return
+    for pattern in ("train.*", "data.json", f"*.{ENDING}"):
+        for path in output.glob(pattern):
+            raise UserError(
+                f"--output={output}: has {path.name} of another program; name another folder"
+            )
+
+
 def write_pairs(output: Path, languages: folder.LanguagePair, texts: Texts) -> None:
-    """Writes train.LANGUAGE. Removes rewards of other candidates, whose lines would not match."""
+    """Writes train.LANGUAGE.
+
+    Removes the record and the rewards of other candidates, whose lines would not match.
+    """
     paths = [output / f"train.{language}" for language in languages]
     for path, lines in zip(paths, (texts.source, texts.hypothesis), strict=True):
         content = "".join(f"{line}\n" for line in lines)
-        if not path.exists() or path.read_text("utf-8") != content:
-            for rewards in output.glob(f"*.{ENDING}"):
-                rewards.unlink()
+        if not path.exists() or path.read_bytes() != content.encode():
+            for stale in [*output.glob("data.json"), *output.glob(f"*.{ENDING}")]:
+                logging.warning("%s: removed, since the candidates change.", stale)
+                stale.unlink()
             files.write_text(path, content)
 
 
@@ -110,7 +128,7 @@ def score(scorer: NamedFlag, texts: Texts) -> list[float]:
 
 
 def write_rewards(output: Path, name: str, rewards: Iterable[float]) -> None:
-    files.write_text(output / f"{name}.{ENDING}", "".join(f"{value:.6f}\n" for value in rewards))
+    files.write_text(output / f"{name}.{ENDING}", "".join(f"{value:.9g}\n" for value in rewards))
 
 
 def write_record(

@@ -5,6 +5,7 @@ same copy wherever it is in the data.
 """
 
 import functools
+import itertools
 import re
 import string
 from collections import Counter
@@ -25,14 +26,16 @@ Pair = tuple[str, str]  # a source line and a target line
 
 TYPOS = 4  # in a source line
 KEYS = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
-FINAL_PUNCTUATION = ".!?\u2026\u3002\uff01\uff1f\uff61\u0964\u06d4\u061f"
+FINAL_PUNCTUATION = ".!?\u2026\u3002\uff01\uff1f\uff61\u0964\u0965\u06d4\u061f"
+FINAL_PUNCTUATION += "\u0589\u104b\u17d4\u1362\u203c\u203d"
+# White space, and marks without a width, which may follow it.
+INVISIBLE = string.whitespace + "\xa0\u3000\u200b\u200e\u200f"
 EMOJI = "\U0001f600 \U0001f602 \U0001f642 \U0001f609 \U0001f60d \U0001f60e \U0001f622 \U0001f621 "
 EMOJI += "\U0001f44d \U0001f44e \U0001f64f \U0001f389 \U0001f525 \u2764\ufe0f \u2b50 \u2705"
 # Random words replace the braces.
 PLACEHOLDERS = ("%s", "%d", "%({})s", "{{{}}}", "${{{}}}", "https://{}.com/{}", "{}@{}.org")
 TAGS = ("a", "b", "em", "i", "strong", "u")
 
-_WORD = re.compile(r"\w[\w'\u2019]*")
 _CLAUSE_END = re.compile("[,;\u060c\u061b\uff0c\uff1b\u3001](?!\\d)")
 # The places of typos: two different letters, or a space between words and the next character.
 _LETTERS = re.compile(r"(?=([^\W\d_])(?!\1)[^\W\d_])")
@@ -120,11 +123,21 @@ def to_capitals(source: str, target: str, random: Random) -> Pair:
     return source.upper(), target.upper()
 
 
+@functools.cache
+def _word() -> re.Pattern[str]:
+    # Imported here, since the import takes a second, which --help should not.
+    from transformer.decoding.control.phrases import WORD
+
+    # Combining marks and soft hyphens do not end a word.
+    return re.compile(rf"\w(?:{WORD.pattern}|['\u2019\u00ad])*")
+
+
 def to_titles(source: str, target: str, random: Random) -> Pair:
     """Capitalizes the first letter of each word."""
     # str.title() also capitalizes the letter after an apostrophe: "Don'T".
     source, target = (
-        _WORD.sub(lambda word: word[0][0].title() + word[0][1:], text) for text in (source, target)
+        _word().sub(lambda word: word[0][0].title() + word[0][1:], text)
+        for text in (source, target)
     )
     return source, target
 
@@ -135,7 +148,7 @@ def without_final_punctuation(source: str, target: str, random: Random) -> Pair:
 
 def cut_final_punctuation(text: str) -> str:
     """Returns the text without punctuation at its end, or the text if it has nothing else."""
-    return text.rstrip(FINAL_PUNCTUATION + string.whitespace + "\xa0") or text
+    return text.rstrip(FINAL_PUNCTUATION + INVISIBLE) or text
 
 
 def with_typos(source: str, target: str, random: Random) -> Pair:
@@ -199,7 +212,8 @@ def insert_word(text: str, position: int, word: str) -> str:
     after = text[position:]
     if before and not before[-1].isspace():
         word = f" {word}"
-    if after[:1].isalnum():
+    # At the start of a text it would also join an opening quotation mark or a sign.
+    if after[:1].isalnum() or (not before and after[:1].strip()):
         word += " "
     return before + word + after
 
@@ -215,16 +229,22 @@ def with_tags(source: str, target: str, random: Random) -> Pair:
     """Puts the same HTML element around corresponding parts of both sides."""
     # The last place is after the final punctuation, and may be equal to the one before.
     places = aligned_places(source, target)[:-1]
-    start, stop = sorted(random.sample(range(len(places)), k=2))
+    texts = (source, target)
+    parts = []
+    for ends in itertools.combinations(places, 2):
+        spans = [slice(*span) for span in zip(*ends, strict=True)]
+        if all(text[span].strip() for text, span in zip(texts, spans, strict=True)):
+            parts.append(spans)
+    if not parts:
+        return texts
     name = random.choice(TAGS)
-    texts = []
-    for side, text in enumerate((source, target)):
-        inside = text[places[start][side] : places[stop][side]]
+    changed = []
+    for text, span in zip(texts, random.choice(parts), strict=True):
         # The element begins after the space of a clause's end.
-        words = inside.lstrip()
-        before = text[: places[stop][side] - len(words)]
-        texts.append(f"{before}<{name}>{words}</{name}>{text[places[stop][side] :]}")
-    source, target = texts
+        words = text[span].lstrip()
+        before = text[: span.stop - len(words)]
+        changed.append(f"{before}<{name}>{words}</{name}>{text[span.stop :]}")
+    source, target = changed
     return source, target
 
 

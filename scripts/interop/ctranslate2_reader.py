@@ -70,8 +70,10 @@ def read(path: Path) -> PortableModel:
                     f"metadata.json has target_prefix={prefix!r:.60}, with which no model here can "
                     "begin"
                 )
-            config["data.source_language"] = metadata["from_code"]
-            config["data.target_language"] = metadata["to_code"]
+            codes = {"source_language": "from_code", "target_language": "to_code"}
+            for key, name in codes.items():
+                if isinstance(metadata[name], str):
+                    config[f"data.{key}"] = metadata[name]
     return PortableModel(config, parameters, tokenizer)
 
 
@@ -251,6 +253,8 @@ def _read_variables(path: Path) -> Arrays:
             shape = [file.unsigned(4) for _ in range(file.unsigned(1))]
             kind = file.unsigned(1)
             _size = file.unsigned(4)
+            if 0 in shape:
+                raise UserError(f"{name} is empty, with the shape {tuple(shape)}")
             dtype = DTYPES[kind] if version >= 4 else DTYPE_OF_SIZE[kind]
             variables[name] = file.array(dtype, shape)
 
@@ -258,6 +262,8 @@ def _read_variables(path: Path) -> Arrays:
         for name in quantized:
             # One scale for each row, or one for all.
             scale = variables.pop(f"{name}_scale").astype(np.float32).reshape(-1, 1)
+            if scale.size not in (1, len(variables[name])):
+                raise UserError(f"{name}_scale has {scale.size} scales for other rows")
 
             # An infinite or NaN value is an error below.
             with np.errstate(divide="ignore", invalid="ignore"):

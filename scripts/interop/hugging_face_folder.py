@@ -146,7 +146,9 @@ def write_weights(arrays: Arrays, folder: Path, quantization: str | None) -> str
     from safetensors.numpy import save_file
 
     dtype = np.dtype(quantization or "float32")
-    arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
+    with np.errstate(over="ignore"):  # an error below
+        arrays = {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
+    untrusted.check_finite(folder / WEIGHTS, arrays)
     # Transformers requires the metadata.
     save_file(arrays, folder / WEIGHTS, metadata={"format": "pt"})
     return dtype.name
@@ -160,6 +162,9 @@ def search_settings(model: PortableModel, max_length: int, rows: Sequence[int]) 
     settings = model.settings
     min_length = settings["decoding.min_length"]
     pieces = model.tokenizer.target.pieces
+    for piece in settings["decoding.banned_pieces"]:
+        if piece not in pieces:
+            raise UserError(f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out")
     banned = [pieces.index(piece) for piece in settings["decoding.banned_pieces"]]
     never = [*forbidden_tokens(settings["decoding.forbid_unk"]), *banned]
     return {

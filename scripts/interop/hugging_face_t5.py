@@ -68,6 +68,7 @@ def read(folder: Folder) -> PortableModel:
         for name, task in settings.get("task_specific_params", {}).items():
             match = TASK.fullmatch(name)
             if match:
+                task = {key: value for key, value in (task or {}).items() if value is not None}
                 task_config = _read_search(search | task, folder.search_file, side)
                 prefix = task.get("prefix", "").strip()
                 if prefix.endswith(":"):

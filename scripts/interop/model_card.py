@@ -82,7 +82,13 @@ def read_metadata(folder: Path) -> Json:
     except UserError as error:
         logging.warning("%s; the new card has no metadata of it.", error)
         return {}
-    return {key: metadata[key] for key in KEPT if isinstance(metadata.get(key), str | list)}
+    return {key: metadata[key] for key in KEPT if _is_text(metadata.get(key))}
+
+
+def _is_text(value: object) -> bool:
+    """True for a text or a list of texts. YAML also has dates and numbers."""
+    items = value if isinstance(value, list) else [value]
+    return all(isinstance(item, str) for item in items)
 
 
 def of_import(config: Config, origin: Json, result: Json) -> str:

@@ -7,6 +7,7 @@ another order.
 
 import base64
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def read(folder: Folder, settings: Settings, start: Any) -> Side:
             model, added = _from_json(untrusted.read_json(path))
         else:
             model = ModelProto.FromString(untrusted.read_bytes(path))
-            added = _added_tokens(folder.texts, model)
+            others = path.with_name("added_tokens.json")
+            tokens = untrusted.read_json(others) if others.exists() else {}
+            added = _added_tokens(folder.texts, tokens, model)
         size = settings["vocab_size"]
         needed = max([len(model.pieces), *(id_ + 1 for id_ in added)])
         if needed > size:
@@ -118,18 +121,33 @@ def _from_json(content: Settings) -> tuple[ModelProto, dict[int, str]]:
         model.pieces.add(piece=piece, score=score, type=kind)
     model.pieces[unigram["unk_id"]].type = PIECE.UNKNOWN
 
-    normalizer = content.get("normalizer") or {}
-    for part in normalizer.get("normalizers", [normalizer]):
-        if part and part["type"] not in NORMALIZERS:
+    for part in _flatten(content.get("normalizer")):
+        if part["type"] not in NORMALIZERS:
             raise UserError(f"normalizer={part['type']}: must be {', '.join(NORMALIZERS)}")
+        # The unigram model itself makes one space of several.
+        if part["type"] == "Replace" and part["pattern"] != {"Regex": " {2,}"}:
+            raise UserError(f"normalizer: replaces {part['pattern']}, must replace spaces only")
         if "precompiled_charsmap" in part:
             rules = base64.b64decode(part["precompiled_charsmap"])
             model.normalizer_spec.precompiled_charsmap = rules
     return model, {token["id"]: token["content"] for token in content["added_tokens"]}
 
 
-def _added_tokens(texts: Settings, model: ModelProto) -> dict[int, str]:
-    """Returns the tokens beside a SentencePiece model, by id. The last id is <extra_id_0>."""
+def _flatten(normalizer: Any) -> Iterator[Settings]:
+    """Yields the steps of a normalizer, which may be a sequence of others."""
+    if normalizer and normalizer["type"] == "Sequence":
+        for part in normalizer["normalizers"]:
+            yield from _flatten(part)
+    elif normalizer:
+        yield normalizer
+
+
+def _added_tokens(texts: Settings, others: Settings, model: ModelProto) -> dict[int, str]:
+    """Returns the tokens beside a SentencePiece model, by id.
+
+    `others` is the content of added_tokens.json, in which older versions of Transformers wrote
+    those beside the sentinels. The last id of the sentinels is <extra_id_0>.
+    """
     tokens = texts.get("added_tokens_decoder")
     if tokens is not None:
         return {int(id_): token["content"] for id_, token in tokens.items()}
@@ -137,7 +155,8 @@ def _added_tokens(texts: Settings, model: ModelProto) -> dict[int, str]:
     has_sentinels = any(SENTINEL.fullmatch(piece.piece) for piece in model.pieces)
     count = texts.get("extra_ids", 0 if has_sentinels else EXTRA_IDS)
     first = len(model.pieces)
-    return {first + i: f"<extra_id_{count - 1 - i}>" for i in range(count)}
+    sentinels = {first + i: f"<extra_id_{count - 1 - i}>" for i in range(count)}
+    return sentinels | {id_: token for token, id_ in others.items()}
 
 
 def _special_ids(model: ModelProto, settings: Settings, start: Any, spare: int) -> list[int]:
@@ -148,6 +167,8 @@ def _special_ids(model: ModelProto, settings: Settings, start: Any, spare: int) 
     for name, id_ in {"pad_token_id": pad, "decoder_start_token_id": start}.items():
         if id_ not in range(len(pieces)):
             raise UserError(f"{name}={id_}: must be the id of one of {len(pieces)} pieces")
+    if start == eos:
+        raise UserError(f"decoder_start_token_id={start}: must be another token than eos_token_id")
     if pieces.index(SPECIAL_PIECES[EOS]) != eos:
         raise UserError(f"eos_token_id={eos}: must be the id of {SPECIAL_PIECES[EOS]}")
     unk = next(id_ for id_, piece in enumerate(model.pieces) if piece.type == PIECE.UNKNOWN)
@@ -167,9 +188,8 @@ def _complete(model: ModelProto, added: dict[int, str], special: list[int], num_
             piece.type = PIECE.CONTROL
             continue
         if id_ in added:
-            # As in Transformers, the space before a sentinel is not a token.
-            mark = "\u2581" if SENTINEL.fullmatch(added[id_]) else ""
-            piece.piece = mark + added[id_].removeprefix(mark)
+            # As in Transformers, the space before an added token is not a token.
+            piece.piece = "\u2581" + added[id_].removeprefix("\u2581")
             piece.type = PIECE.USER_DEFINED
         elif piece.type in (PIECE.CONTROL, PIECE.UNKNOWN, PIECE.UNUSED):
             piece.type = PIECE.NORMAL

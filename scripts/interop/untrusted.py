@@ -7,6 +7,7 @@ any code, such as a Cursor, in a block `with reading(path)`.
 
 import contextlib
 import json
+import lzma
 import math
 import stat
 import tokenize
@@ -42,6 +43,7 @@ DAMAGED = (
     RuntimeError,
     zipfile.BadZipFile,
     zlib.error,
+    lzma.LZMAError,
     SafetensorError,
     DecodeError,
     yaml.YAMLError,
@@ -141,7 +143,12 @@ class Cursor:
 def check_finite(path: Path, arrays: Arrays) -> None:
     """Raises UserError, with the name of the array, if an array has a NaN or an infinity."""
     for name, array in arrays.items():
-        if array.dtype.kind not in "iub" and not np.isfinite(array).all():
+        if array.dtype.kind in "iub":
+            continue
+        # Models are float32, in which float64 may overflow.
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(array.astype(np.float32, copy=False)).all()
+        if not is_finite:
             raise UserError(f"{path}: {name} has values that are NaN or infinite")
 
 

@@ -1,6 +1,7 @@
 """The tables of results in README.md and docs/ that are printed from records."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,10 +10,14 @@ from scripts.reporting import directions
 from scripts.reporting.table import describe_device, make_table, mean_minutes
 from scripts.reproduction import speedrun, table4, tables
 from scripts.reproduction.rows import read_rows, read_table
+from scripts.results.evaluations import Evaluation
 from scripts.results.records import read_results
 from scripts.results.systems import group_systems, mean_and_spread
+from transformer.config.keys import flatten, format_value
 from transformer.support.errors import UserError
 
+SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
+OPTIMIZER_KEYS = ("optimizer.name", "optimizer.schedule", "optimizer.learning_rate")
 # Published scores of other work, with the columns of the table in README.md.
 OTHER_WORK = ("Wu et al. 2021 (ACL), text only, as published", "41.02", "", "", "")
 
@@ -48,11 +53,32 @@ def make_summary(records: Path) -> str:
         "chrF",
         "training",
     )
-    scores = [
+    return markdown.table([header, (ours, *mean_scores(evaluations), minutes), OTHER_WORK])
+
+
+def make_comparison(records: Path, keys: Sequence[str]) -> str:
+    """Returns a row for each system and text, with the keys in which the systems differ."""
+    rows = []
+    for system in group_systems(read_results(records)):
+        evaluations = system.evaluations
+        values = flatten(evaluations[0].config)
+        rows.append(
+            (
+                *(format_value(values[key]) for key in keys),
+                evaluations[0].text,
+                str(len(evaluations)),
+                *mean_scores(evaluations),
+                f"{mean_minutes(evaluations):.0f} min",
+            )
+        )
+    return markdown.table([(*keys, "split", "seeds", *SCORES, "training"), *rows])
+
+
+def mean_scores(evaluations: Sequence[Evaluation]) -> list[str]:
+    return [
         mean_and_spread([evaluation.result[name] for evaluation in evaluations], ".1f")
-        for name in ("bleu_lowercase_tokenized", "bleu", "chrf")
+        for name in SCORES
     ]
-    return markdown.table([header, (ours, *scores, minutes), OTHER_WORK])
 
 
 def make_directions(records: Path) -> str:
@@ -72,5 +98,18 @@ TABLES = (
     PublishedTable("results", "docs/results.md", MULTI30K, make_results),
     PublishedTable("table3", "docs/results.md", Path("records/table3-mini"), make_table3),
     PublishedTable("table4", "docs/parsing.md", Path("records/table4"), table4.make_recorded_text),
+    PublishedTable(
+        "optimizers",
+        "docs/training.md",
+        Path("records/optimizers"),
+        functools.partial(make_comparison, keys=OPTIMIZER_KEYS),
+    ),
+    PublishedTable("verses", "docs/verses.md", Path("records/verses"), make_directions),
+    PublishedTable(
+        "verses_context",
+        "docs/verses.md",
+        Path("records/verses-en-de"),
+        functools.partial(make_comparison, keys=("data.context",)),
+    ),
     PublishedTable("speedrun", "docs/speedrun.md", Path("records/speedrun"), speedrun.make_table),
 )

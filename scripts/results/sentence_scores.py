@@ -23,6 +23,9 @@ from transformer.support import files
 from transformer.support.errors import MALFORMED, UserError
 
 ENDING = "scores.jsonl"  # of the file beside an evaluation
+# Fields of the results beside metrics.
+RESERVED = {"baseline", "commit", "evaluation", "label", "method", "note", "runs", "seed"}
+RESERVED |= {"system", "workdir"}
 _NAME = re.compile(r"([A-Za-z][\w.+-]*)(,lower)?:(.*)", re.DOTALL)
 
 
@@ -94,6 +97,8 @@ def _parse_flag(flag: str, text: str) -> NamedFlag:
             "NAME,lower:... if lower scores are better"
         )
     name = match[1]
+    if name in RESERVED or name.endswith("_signature"):
+        raise UserError(f"--{flag}={text}: {name} is a field of the results; choose another name")
     if name in METRICS or name in LOSSES:
         raise UserError(f"--{flag}={text}: {name} is computed here; choose another name")
     if flag == "scorer":

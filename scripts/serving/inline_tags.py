@@ -15,6 +15,8 @@ _PICTOGRAPH = rf"[{_SYMBOLS}\U0001f1e6-\U0001faff]"
 _VARIANT = "[\u20e3\ufe0e\ufe0f\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
 EMOJI = rf"(?:{_PICTOGRAPH}{_VARIANT}*\u200d?)+"
 
+URL_ENDS = "/=#&%+_~-"  # punctuation that may end a URL
+
 
 class Mark(NamedTuple):
     """A part of a sentence that is not in its text.
@@ -100,3 +102,9 @@ def peel(element: Element, end: int) -> tuple[str, list[Element], str]:
 def serialize(elements: Sequence[Element]) -> str:
     tags = [element.opening + serialize(element.children) + element.closing for element in elements]
     return "".join(tags)
+
+
+def makes_one_word(before: str, after: str) -> bool:
+    """True if two texts without white space between them would make one word or one URL."""
+    is_open = before[-1:].isalnum() or ("://" in before and before[-1:] in URL_ENDS)
+    return is_open and after[:1].isalnum()

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from scripts.alignment.links import choose_heads, mean_weights
-from scripts.serving.inline_tags import EDGE, Element
+from scripts.serving.inline_tags import EDGE, Element, makes_one_word
 from transformer.api import Model
 from transformer.data.corpus.annotations import word_starts
 from transformer.decoding.control.phrases import WORD
@@ -182,9 +182,7 @@ class _Insertion:
         before, after = self.target.text[position - 1 : position + 1]
         if before.isalnum() and opening[:1].isalnum():
             opening = f" {opening}"
-        if after.isalnum() and opening[-1:].isalnum():
-            opening += " "
-        return opening
+        return opening + " " * makes_one_word(opening, after)
 
     def _places(self, elements: Sequence[Element], inside: range) -> list[range]:
         """Returns the characters that each element surrounds. No two elements share one."""

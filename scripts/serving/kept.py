@@ -12,6 +12,7 @@ from scripts.serving import texts
 from scripts.serving.inline_tags import EMOJI
 from scripts.serving.insertion import insert
 from transformer.api import Model
+from transformer.decoding.control.arguments import check_texts
 from transformer.decoding.control.phrases import WORD
 
 # A URL may have brackets and {placeholders} within it. Punctuation at its end belongs to its
@@ -19,11 +20,12 @@ from transformer.decoding.control.phrases import WORD
 _URL_CHARACTERS = (
     rf"(?:\([^\s()<>]*\)|\{{[^{{}}\s]{{0,60}}\}}|[!#$%&'*+,./:;=?@~-]|{WORD.pattern})+"
 )
-_URL = rf"(?:https?://|\bwww\.){_URL_CHARACTERS}(?<![.,:;!?'*])"
+_URL = rf"(?i:https?://|\bwww\.){_URL_CHARACTERS}(?<![.,:;!?'*])"
 # A search never begins again within an address, so its time is linear in the text.
 _NAME = r"[a-zA-Z0-9_.+%-]"
 _EMAIL = rf"(?<!{_NAME}){_NAME}++@[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)+"
-_BRACES = r"\{\{[^{}\n]{1,60}\}\}|[$%]?\{[^{}\s]{0,60}\}"  # {{ name }}, {0}, ${name}
+# {{{ name }}}, {{ name }}, {0}, ${name}
+_BRACES = r"\{{3}[^{}\n]{1,60}\}{3}|\{\{[^{}\n]{1,60}\}\}|[$%]?\{[^{}\s]{0,60}\}"
 # As in C and Python: %s, %5.2f, %1$s, %(name)d. No letter follows, unlike in "5 %ige".
 _PERCENT = (
     r"%(?:\(\w{1,60}\)|\d{1,2}\$)?[-+0#]*\d{0,4}(?:\.\d{1,4})?(?:hh?|ll?|[jztL])?"
@@ -31,7 +33,8 @@ _PERCENT = (
 )
 _TAG = r"</?(?:[a-zA-Z][^<>\n]{0,500}|\d{1,4}/?)>"
 _KEYCAP = r"[#*0-9]\ufe0f?\u20e3"
-SPANS = re.compile("|".join([_URL, _EMAIL, _BRACES, _PERCENT, _TAG, EMOJI, _KEYCAP]))
+_SYMBOL = r"[\u00a9\u00ae\u203c-\u3299]\ufe0f"  # that a variation selector makes an emoji
+SPANS = re.compile("|".join([_URL, _EMAIL, _BRACES, _PERCENT, _TAG, _SYMBOL, EMOJI, _KEYCAP]))
 
 
 def find_lost(sources: Sequence[str], translations: Sequence[Sequence[str]]) -> list[int]:
@@ -58,6 +61,7 @@ def translate(model: Model, sources: Sequence[str]) -> list[str]:
     def fits(sentence: str) -> bool:
         return model.num_tokens(sentence) <= model.config.decoding.max_source_length
 
+    sources = check_texts(sources, "sources")
     with_spans, without_spans = limits(fits, model.knows)
     translations = _translate(model, sources, with_spans)
     lost = find_lost(sources, [[text] for text in translations])

@@ -5,6 +5,7 @@ import bisect
 import collections
 import contextlib
 import functools
+import html
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -175,8 +176,10 @@ class ServedModel:
         answers = await self._translate_texts(
             first_limits, sources, text_format, n_best, controls, glossary, with_confidence
         )
+        shown = html.unescape if text_format == "html" else str
         for limits in other_limits:
-            lost = kept.find_lost(sources, [answer.translations for answer in answers])
+            translations = [list(map(shown, answer.translations)) for answer in answers]
+            lost = kept.find_lost(list(map(shown, sources)), translations)
             if not lost:
                 break
             again = await self._translate_texts(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sentencex
 
-from scripts.serving.inline_tags import EMOJI, Element, Mark, parse, peel
+from scripts.serving.inline_tags import EMOJI, Element, Mark, makes_one_word, parse, peel
 from transformer.data.languages import base_code
 from transformer.decoding.control.phrases import is_boundary
 
@@ -153,12 +153,16 @@ def join(pieces: Sequence[Piece], translations: Iterator[str], between: str = ""
 
     `between` separates the translations of two sentences that follow each other immediately.
     """
-    parts = []
+    parts = [""]
     is_after_sentence = False
     for is_sentence, text, _ in pieces:
         if is_sentence and is_after_sentence:
             parts.append(between)
-        parts.append(next(translations) if is_sentence else text)
+        part = next(translations) if is_sentence else text
+        # A translation may begin with a letter where its source begins with punctuation.
+        if is_sentence != is_after_sentence and makes_one_word(parts[-1], part):
+            parts.append(" ")
+        parts.append(part)
         is_after_sentence = is_sentence or (is_after_sentence and not text)
     return "".join(parts)
 

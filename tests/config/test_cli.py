@@ -13,7 +13,7 @@ import pytest
 from absl import logging
 
 from tests.conftest import REPOSITORY
-from transformer import translate
+from transformer import evaluate, translate
 from transformer.config import cli, loading
 from transformer.support import logs
 from transformer.support.errors import UserError
@@ -78,6 +78,12 @@ def test_an_empty_folder_and_a_bucket_are_refused(flag, capsys):
     for words in ([f"{flag}gs://a/b"], [flag[:-1], "gs://a/b"]):
         with pytest.raises(UserError, match=f"^{flag}gs://a/b: must be a folder of this machine"):
             parser.parse(words)
+
+
+@pytest.mark.parametrize("flag", ["--data=", "--source=", "--reference="])
+def test_an_empty_path_is_refused(flag):
+    with pytest.raises(UserError, match=f"^{flag}: is empty .* name a path$"):
+        evaluate.make_parser().parse(["--workdir=a", flag])
 
 
 def test_a_flag_that_collects_values_may_be_repeated():

@@ -88,6 +88,19 @@ def test_a_sentence_is_searched_after_the_translation_of_the_one_before_it(loade
     assert alone[0].tokens != found[8].tokens
 
 
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_the_context_ends_as_the_targets_of_training_do(tmp_path, kind):
+    workdir = make_workdir(
+        tmp_path / "run", **SETTINGS | {"tokenizer.kind": kind, "tokenizer.vocab_size": "300"}
+    )
+    decoder, _ = loaded_models.load([str(workdir)], "best", 1, []).decoder()
+    (whole,) = decoder.tokenizer.target.encode(["1 2 <sep> 3"])
+    (before,) = decoder.tokenizer.target.encode(["1 2"])
+    context = dataclasses.replace(EMPTY, tokens=(*before, EOS))
+    _, prefix = decoder._in_context(["1", "2"], [[context], [EMPTY]], [0, 1])
+    assert prefix == whole[: len(prefix)] and len(prefix) > len(before)
+
+
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
     known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(DeviceModels)]
     config = ml_collections.ConfigDict(loaded.config)

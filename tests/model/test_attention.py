@@ -23,7 +23,7 @@ from tests.model.models import (
     tiny_transformer,
 )
 from transformer.model.attention import MultiHeadAttention
-from transformer.model.masks import Mask, segments_of
+from transformer.model.masks import Mask
 from transformer.model.single_stack import LanguageModel
 from transformer.model.transformer import attention_weights
 
@@ -141,7 +141,7 @@ def test_attention_weights_of_a_stack_alone_are_those_it_has_in_the_whole():
     whole = attention_weights(model, source, target)
     alone = attention_weights(model.encoder, source)
     assert alone.keys() == {"encoder"}
-    alone |= attention_weights(model.decoder, target, model.encoder(source), segments_of(source))
+    alone |= attention_weights(model.decoder, target, model.encode(source))
     assert alone.keys() == whole.keys()
     for name in whole:
         np.testing.assert_array_equal(alone[name], whole[name])

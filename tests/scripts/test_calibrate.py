@@ -223,6 +223,9 @@ def test_a_calibration_is_not_for_another_run_with_the_same_steps(workdir, tmp_p
         (lambda record: record.pop("weights"), "damaged"),
         (lambda record: record.pop("settings"), "damaged"),
         (lambda record: record.update(settings=[1]), "damaged"),
+        (lambda record: record.update(weights=[1]), "damaged"),
+        (lambda record: record["weights"].update(bias="1"), "damaged"),
+        (lambda record: record.update(dropout_passes=-1), "damaged"),
     ],
 )
 def test_a_damaged_file_is_an_error(workdir, monkeypatch, capsys, change, message):

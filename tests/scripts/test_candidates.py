@@ -16,7 +16,7 @@ from sacrebleu.metrics import CHRF
 import transformer
 from scripts import candidates
 from scripts.corpora import translator
-from scripts.corpora.candidates import make_groups
+from scripts.corpora.candidates import make_groups, write_rewards
 from tests.checkpoints.saved_runs import read_run
 from tests.checkpoints.workdirs import REFERENCES, SETTINGS, SOURCES, make_workdir, run
 from tests.training.tiny import at_step, record
@@ -68,7 +68,7 @@ def test_the_reward_is_the_sentence_score(made):
     bleu = [*map(float, lines_of(made / "bleu.rewards"))]
     # "6" has one token, which would have a score of 0 without the effective order
     assert bleu[::SIZE] == [1.0] * len(SOURCES) and max(bleu) <= 1.0
-    assert set(lines_of(made / "constant.rewards")) == {"0.000000"}
+    assert set(lines_of(made / "constant.rewards")) == {"0"}
     assert len(set(lines_of(made / "random.rewards"))) > SIZE
 
 
@@ -129,6 +129,19 @@ def test_a_killed_command_continues_and_adds_rewards(workdir, made, tmp_path, ca
     assert sorted(path.name for path in output.glob("*.rewards")) == ["bleu.rewards"]
 
 
+@pytest.mark.parametrize("name", ["train.in", "comet.rewards", "data.json"])
+def test_files_of_another_program_are_not_overwritten(workdir, tmp_path, capsys, name):
+    (tmp_path / name).write_text("own")
+    assert make(workdir, tmp_path) == 2
+    assert f"has {name} of another program" in capsys.readouterr().err
+    assert (tmp_path / name).read_text() == "own" and len([*tmp_path.iterdir()]) == 1
+
+
+def test_small_rewards_keep_their_digits(tmp_path):
+    write_rewards(tmp_path, "small", [1.5e-8, -2.0])
+    assert [*map(float, lines_of(tmp_path / "small.rewards"))] == [1.5e-8, -2.0]
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -136,6 +149,7 @@ def test_a_killed_command_continues_and_adds_rewards(workdir, made, tmp_path, ca
         ("--candidates=1", "must be at least 2"),
         ("--text=missing", "data.path=missing: no such folder"),
         ("--scorer=x:true", "x=true: has no {hypothesis}"),
+        ("--scorer=random:true {hypothesis}", "--scorer=random: is a reward here"),
     ],
 )
 def test_unusable_flags_are_named(workdir, tmp_path, flag, message, capsys):

@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import unicodedata
 from collections import Counter
 
 import pytest
@@ -131,6 +132,30 @@ def edits(first: str, second: str) -> int:
             cost = min(row[j] + 1, row[j - 1] + 1, diagonal + (letter != other))
             diagonal, row[j] = row[j], cost
     return row[-1]
+
+
+@pytest.mark.parametrize("source", ["-5 degrees.", "$5 a day.", "'Tis so.", "\u201eJa\u201c."])
+def test_an_insertion_at_the_start_stays_apart(source):
+    changed = {perturb((source, source), "numbers", seed)[0] for seed in range(30)}
+    first = [text for text in changed if text.endswith(source)]
+    assert first and all(re.fullmatch(rf"\d+ {re.escape(source)}", text) for text in first)
+
+
+def test_combining_marks_and_soft_hyphens_are_within_words():
+    text = unicodedata.normalize("NFD", "d\u00e9j\u00e0 vu")
+    (titles, _) = perturb((text, "co\u00adoperate"), "titles", 0)
+    assert unicodedata.normalize("NFC", titles) == "D\u00e9j\u00e0 Vu"
+
+
+@pytest.mark.parametrize("end", ["\u0589", "\u104b", "\u1362", "\u061f\u200f", ".\u3000"])
+def test_final_punctuation_of_other_scripts(end):
+    assert perturb((f"a{end}", "b"), "no_final_punctuation", 0) == ("a", "b")
+
+
+def test_no_element_is_empty_on_one_side():
+    for seed in range(20):
+        source, target = perturb(("Wait,", "Warte, ja"), "tags", seed)
+        assert not re.search(r">\s*<", f"{source}|{target}")
 
 
 def test_sources_have_a_few_typos_of_all_kinds_and_targets_have_none():

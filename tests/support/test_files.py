@@ -30,6 +30,22 @@ def test_a_folder_inside_a_file_is_an_error_that_names_the_flag(tmp_path):
         files.make_folder(tmp_path / "file" / "new", "--workdir")
 
 
+def test_a_new_folder_has_one_writer_and_no_remains(tmp_path):
+    with files.new_folder(tmp_path / "new") as folder:
+        (folder / "weights").touch()
+        refused = pytest.raises(UserError, match="new: another process is writing it")
+        with refused, files.new_folder(tmp_path / "new"):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new" / "weights").exists()
+
+
+def test_a_link_to_a_missing_folder_exists(tmp_path):
+    (tmp_path / "new").symlink_to(tmp_path / "missing")
+    with pytest.raises(UserError, match="new: exists"), files.new_folder(tmp_path / "new"):
+        pass
+
+
 def test_only_floats_are_rounded():
     assert files.six_digits({1: [1.23456789, "1.23456789"], "a": (np.float64(2e9 / 3), None)}) == {
         1: [1.23457, "1.23456789"],

@@ -299,7 +299,7 @@ def test_what_is_compiled_ahead_is_not_compiled_again(parts, monkeypatch):
         several.initializer.abstract_state, [Bucket(4, 3, 3), Bucket(4, 7, 7)]
     ):
         compile_one()
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda *_, **__: pytest.fail("compiled"))
     state, _ = several.step(state, batches)
     state, _ = several.step(state, [small, *batches[1:]])
     with pytest.raises(pytest.fail.Exception, match="compiled"):

@@ -1,6 +1,7 @@
 """The file of a calibration of confidences, which is for some checkpoints and a search."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,11 @@ def read_calibration(config: Config, checkpoints: Sequence[Checkpoint]) -> Calib
             fitted = record["settings"].get(key)
             if fitted != value:
                 raise UserError(f"is for {key}={fitted}, and the model has {value}; {advice}")
-        return Calibration(*(record[name] for name in Calibration._fields))
+        calibration = Calibration(*(record[name] for name in Calibration._fields))
+        numbers = [calibration.threshold, *calibration.weights.values()]
+        if not all(map(math.isfinite, numbers)) or calibration.dropout_passes not in range(10_000):
+            raise ValueError("a number is not finite or out of range")
+        return calibration
 
     path = Workdir(Path(checkpoints[0].workdir)).calibration
     return files.read_json(path, parse, advice)

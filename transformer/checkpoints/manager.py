@@ -31,7 +31,7 @@ class Checkpoints(AbstractContextManager):
         self.folder = workdir.checkpoints
         self.config = config
         self.retention = retention.Retention(config.checkpoint)
-        self.saving: Progress | None = None
+        self.saving: Progress  # of the last save
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self.retention,
             cleanup_tmp_directories=True,  # left by a save that was killed
@@ -94,12 +94,14 @@ class Checkpoints(AbstractContextManager):
             self.retention.rollback = self._newest_resumable(without_skips=True)
 
         # The record has the two scalars of the state.
-        scalars = [
+        step_count, skipped = (
             jax.make_array_from_callback((), abstract.step.sharding, count.__getitem__)
             for count in np.array([step, progress.skipped], np.int32)
-        ]
+        )
         ema_parameters = restored.get("ema_parameters")
-        state = TrainState(*scalars, restored["parameters"], restored[OPTIMIZER], ema_parameters)
+        state = TrainState(
+            step_count, skipped, restored["parameters"], restored[OPTIMIZER], ema_parameters
+        )
         return state, progress
 
     def delete_diverged(self) -> None:

@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import logging
 
@@ -26,6 +26,7 @@ from transformer.support.extras import installation_advice
 
 LANGUAGES = ("source_language", "target_language")
 FOLDERS = ("--workdir", "--output")
+INPUTS = ("--data", "--source", "--reference", "--glossary")
 DISK_IS_FULL = "the disk is full"
 # The advice, by the keys that a command can change (`Parser.overrides`).
 OUT_OF_MEMORY = {
@@ -77,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         """
         # argparse parses all words but the overrides.
         plain, overrides = self._split(argv)
-        _check_folders(plain)
+        _check_paths(plain)
         arguments = self.parse_args(plain)
 
         # The flags of languages are short forms of overrides.
@@ -108,11 +109,10 @@ class Parser(argparse.ArgumentParser):
                 continue
             previous[name] = word
             if self._is_override(name):
-                if not equals:
-                    text = next(words, None)
-                    if text is None:
-                        raise UserError(f"{word}: needs a value, {word}=VALUE")
-                overrides.append((name.removeprefix(self._prefix), text))
+                value = text if equals else next(words, None)
+                if value is None:
+                    raise UserError(f"{word}: needs a value, {word}=VALUE")
+                overrides.append((name.removeprefix(self._prefix), value))
             elif name not in flags:
                 keys = filter(self._is_override, (self._prefix + key for key in declared_keys()))
                 advice = nearest(name, [*flags, *keys])
@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
         --target_language, which replace the keys of `data`.
         """
         workdir = "the folder of a run" + ("; DIR,DIR,... for an ensemble" if ensemble else "")
-        options = {"action": "append", "default": []} if several else {}
+        options: dict[str, Any] = {"action": "append", "default": []} if several else {}
         self.add_argument("--workdir", metavar="DIR", required=True, help=workdir, **options)
         self.add_argument(
             "--checkpoint",
@@ -170,15 +170,16 @@ class Parser(argparse.ArgumentParser):
         return self.overrides is not None and name.startswith(f"--{self.overrides}.")
 
 
-def _check_folders(words: Sequence[str]) -> None:
-    """Raises UserError for a folder that would otherwise be created under a wrong name."""
+def _check_paths(words: Sequence[str]) -> None:
+    """Raises UserError for an empty path, or a folder that is not of this machine."""
     for word, following in itertools.pairwise([*words, "-"]):
         name, equals, text = word.partition("=")
-        folder = text if equals else following
-        if name in FOLDERS and not folder:
-            raise UserError(f"{word}: is empty (unset shell variable?); name a folder")
-        if name in FOLDERS and "://" in folder:
-            raise UserError(f"{name}={folder}: must be a folder of this machine; mount the bucket")
+        path = text if equals else following
+        if name in (*FOLDERS, *INPUTS) and not path:
+            kind = "folder" if name in FOLDERS else "path"
+            raise UserError(f"{word}: is empty (unset shell variable?); name a {kind}")
+        if name in FOLDERS and "://" in path:
+            raise UserError(f"{name}={path}: must be a folder of this machine; mount the bucket")
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], None]) -> NoReturn:
@@ -201,9 +202,12 @@ def execute(parser: Parser, main: Callable[[argparse.Namespace], None], argv: Se
     """Runs `main` on the arguments in `argv` and returns the exit code."""
     with logs.to_standard_error():
         try:
-            return exit_code(
-                lambda: (main(parser.parse(argv)), sys.stdout.flush()), parser.overrides
-            )
+
+            def run_main() -> None:
+                main(parser.parse(argv))
+                sys.stdout.flush()
+
+            return exit_code(run_main, parser.overrides)
         finally:
             try:
                 sys.stdout.flush()
@@ -254,7 +258,7 @@ def _advice(error: BaseException | None, overrides: str | None) -> str | None:
         if number in files.FULL_DISK or "No space left on device" in str(error):
             reason = str(error).splitlines()[0]
             return f"{DISK_IS_FULL} ({reason}); make room and run the same command again"
-        if number in UNUSABLE_PATH and error.filename is not None:
+        if isinstance(error, OSError) and number in UNUSABLE_PATH and error.filename is not None:
             return (
                 f"{error.filename}: {error.strerror}; "
                 "change its permissions or move it, or name another path"

@@ -1,5 +1,6 @@
 """Combinations of values that no run can have, although each value is allowed."""
 
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -64,8 +65,16 @@ def _compares_candidates(training: Config) -> bool:
     return tables()["training.candidate_loss"][training.candidate_loss] is not None
 
 
+def _keys_of(corpus: str) -> set[str]:
+    """Returns the keys of a corpus of a mixture; none if its quotation marks are wrong."""
+    try:
+        return {word.partition("=")[0] for word in shlex.split(corpus)}
+    except ValueError:
+        return set()
+
+
 def _is_partly_grouped(training: Config, batch: Config, data: Config) -> bool:
-    corpora = ["rewards=" in text for text in data.mixture]
+    corpora = ["rewards" in _keys_of(text) for text in data.mixture]
     settings = [batch.plan == "groups", any(corpora), *corpora]
     return any(setting != _compares_candidates(training) for setting in settings)
 
@@ -74,13 +83,13 @@ def _compares_more_than_candidates(training: Config, data: Config) -> bool:
     if not _compares_candidates(training):
         return False
     # The message names the values up to the first that is not allowed.
-    others = ("pair_weights=", "alignments=", " weight=")
+    others = {"pair_weights", "alignments", "weight"}
     return (
         training.r_drop > 0
         or data.context > 0
         or data.deduplicate
         or data.mixture_temperature > 1
-        or any(key in f" {text}" for text in data.mixture for key in others)
+        or any(not others.isdisjoint(_keys_of(text)) for text in data.mixture)
     )
 
 

@@ -42,9 +42,12 @@ def declared_keys() -> dict[str, Key]:
     keys = flatten(base.get_keys())
     for name, key in keys.items():
         if key.rule is LISTED:
-            rule = NameRule(lambda name=name: tuple(tables()[name]))
-            keys[name] = dataclasses.replace(key, rule=rule)
+            keys[name] = dataclasses.replace(key, rule=_listed(name))
     return keys
+
+
+def _listed(name: str) -> NameRule:
+    return NameRule(lambda: tuple(tables()[name]))
 
 
 def keys_of(*scopes: Scope) -> list[str]:

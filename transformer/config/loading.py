@@ -103,6 +103,7 @@ def call_function(path: Path, function: str, *arguments: Any) -> Any:
         raise UserError(f"{path}: must be a .py file that defines {function}()")
     # The file is not imported by its name, so that files of the same name do not collide.
     spec = importlib.util.spec_from_file_location("python_file", path.resolve())
+    assert spec is not None and spec.loader is not None  # Python files have a loader
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

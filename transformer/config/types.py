@@ -2,12 +2,12 @@
 
 import math
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_collections
 
 # A configuration, or one of its groups.
-Config = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
+Config: TypeAlias = ml_collections.ConfigDict | ml_collections.FrozenConfigDict
 
 
 def with_changes(config: Config, **changes: Any) -> ml_collections.ConfigDict:

@@ -1,7 +1,7 @@
 """Batches of sequences of similar length in a few padded shapes, and devices that share them."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -132,7 +132,7 @@ class DeviceModels:
             {shard.device: shard.data for shard in array.addressable_shards} for array in arrays
         ]
         return {
-            device: structure.unflatten(copies[device] for copies in shards)
+            device: jax.tree.unflatten(structure, [copies[device] for copies in shards])
             for device in self.devices
         }
 
@@ -166,7 +166,7 @@ class DeviceModels:
         parameters: Replicas,
         batches: Sequence[Any],
         arrays_of: Callable[[Any], Sequence[np.ndarray]],
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Generator[tuple[Any, Any], None, None]:
         """Yields each batch with the result of a function from `jit`, in NumPy.
 
         The results come in the order in which devices finish. A device takes the next batch as soon

@@ -47,7 +47,7 @@ class SourceBatch(NamedTuple):
     source: Int[Array, "B S"]
     limits: Int[Array, "B"]
     max_length: int
-    lines: Int[Array, "B"] | None = None
+    lines: Any = None  # int32 (B,)
     adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
     search: Callable[..., Any] = lambda *arguments: BeamSearch(*arguments).run()
 

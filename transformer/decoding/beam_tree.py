@@ -82,7 +82,7 @@ def trace(decoder: TextDecoder, parameters: Replicas, text: str) -> BeamTree:
     if not ended:
         raise UserError("the search finds no output; look at the parameters and decoding keys")
     path = []
-    index = max(ended, key=lambda i: nodes[i].score)
+    index: int | None = max(ended, key=lambda i: nodes[i].score)
     while index is not None:
         path.insert(0, index)
         index = nodes[index].parent

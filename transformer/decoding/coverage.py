@@ -5,6 +5,7 @@ output token j.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from transformer.decoding.beam_search import (
 )
 from transformer.decoding.forced_decoding import shift_right
 from transformer.decoding.top_k import gather
-from transformer.model.transformer import Transformer, attention_weights
+from transformer.model.transformer import attention_weights
 from transformer.support.special_tokens import EOS, PAD
 
 
@@ -38,9 +39,10 @@ def search_with_coverage(
 
 
 def log_coverage(
-    models: Sequence[Transformer], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
+    models: Sequence[Any], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
 ) -> Float[Array, "N"]:
-    """Returns the log of the attention to each source token, at most 0, summed over the tokens.
+    """Returns the log of the attention of models to each source token, at most 0, summed over the
+    tokens.
 
     EOS is not counted. The attention is the mean over the heads of the last decoder layer, and over
     the models. The `beams` targets of a source follow each other.
@@ -48,9 +50,8 @@ def log_coverage(
     # One forward pass of each decoder over the outputs, with each source repeated for its beam.
     weights = []
     for model in models:
-        encoded = model.encoder(source), model.encoder.visible_segments(source)
-        memory = (jnp.repeat(x, beams, axis=0) for x in encoded)
-        attentions = attention_weights(model.decoder, shift_right(target), *memory)
+        memory = jax.tree.map(lambda x: jnp.repeat(x, beams, axis=0), model.encode(source))
+        attentions = attention_weights(model.decoder, shift_right(target), memory)
         weights.append(attentions["cross"][-1].mean(axis=1))  # (N, T, S)
     is_output = (target != PAD)[..., None]
     attention = jnp.where(is_output, sum(weights) / len(models), 0.0).sum(axis=1)  # (N, S)

@@ -95,7 +95,9 @@ class DocumentDecoder(ControlledDecoder):
         The context is as many of the lines before it as fit.
         """
         vocabulary = self.tokenizer.encoders[0]
-        (separator,) = self.tokenizer.target.encode([SEPARATOR])
+        # The tokens after a text, with the space before the separator.
+        text, joined = self.tokenizer.target.encode(["0", f"0 {SEPARATOR}"])
+        separator = joined[len(text) :]
         size = len(vocabulary.encode([texts[lines[-1]]])[0])
 
         # From the whole context to none, until it fits.

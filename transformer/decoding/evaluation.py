@@ -57,7 +57,7 @@ def translate_and_score(
     # A line that is blank on all sides is not a sentence, but may end a document.
     rows = zip(texts, *references, strict=True)
     sentences = [i for i, lines in enumerate(rows) if any(map(str.strip, lines))]
-    sentences = sentences or range(len(texts))
+    sentences = sentences or list(range(len(texts)))
     hypotheses = [translations[i].text for i in sentences]
     references = [[lines[i] for i in sentences] for lines in references]
     scores = compute_metrics(hypotheses, references, bleu_language(data_config), metrics)

@@ -4,6 +4,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -183,9 +184,7 @@ def score_passes(
     return jnp.moveaxis(jax.lax.map(run_pass, jnp.arange(dropout_passes)), 0, -1)
 
 
-def encoder_states(
-    models: Sequence[nnx.Module], source: Int[Array, "B S"]
-) -> Float[Array, "B S D"]:
+def encoder_states(models: Sequence[Any], source: Int[Array, "B S"]) -> Float[Array, "B S D"]:
     return models[0].encoder(source).astype(jnp.float32)
 
 
@@ -219,7 +218,7 @@ def map_rows(
     batches = make_decoding_batches(
         lengths, longest_text(models.decoding_config), models.decoding_config.batch_tokens
     )
-    rows = [None] * len(lengths)
+    rows: list[Any] = [None] * len(lengths)
     for batch, result in models.run_batches(function, parameters, batches, arrays_of):
         for i, row in zip(batch.indices, result, strict=False):
             rows[i] = row[: len(sides[-1][i])].copy()

@@ -13,11 +13,11 @@ class History(NamedTuple):
 
     position: the number of tokens of each hypothesis.
     limits: the most tokens before EOS that an output of each row may have.
-    spelling: arrays of `Spelling` by name, for phrases and fragments. None where nothing needs
+    spelling: arrays of `Spelling` by name, for phrases and fragments. Empty where nothing needs
       them.
     """
 
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
     limits: Int[Array, "B"]
-    spelling: Mapping[str, Array] | None
+    spelling: Mapping[str, Array]

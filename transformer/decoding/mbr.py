@@ -9,6 +9,7 @@ probabilities (Kumar and Byrne 2004).
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ def draw_candidates(
     models: Models, sentences: SourceBatch, decoding_config: Config, n_best: int
 ) -> SearchResult:
     """Returns samples that depend only on the source: all lines have the same random numbers."""
-    sentences = sentences._replace(lines=jnp.zeros_like(sentences.lines))
+    sentences = sentences._replace(lines=jnp.zeros_like(sentences.limits))
     return sample(models, sentences, decoding_config, n_best)
 
 
@@ -142,4 +143,4 @@ def count_ngrams(
 
 # The utilities of `decoding.mbr_utility`: functions from N texts to the scores of each by each.
 # None: the command of `decoding.scorer`, which `ScoredMbrDecoder` runs.
-UTILITIES = {"chrf": chrf, "bleu": bleu, "scorer": None}
+UTILITIES: dict[str, Any] = {"chrf": chrf, "bleu": bleu, "scorer": None}

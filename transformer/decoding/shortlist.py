@@ -67,7 +67,7 @@ class Shortlist:
     @property
     def fingerprint(self) -> str:
         """A digest that is equal for equal shortlists."""
-        arrays = map(np.ascontiguousarray, (self.translations, self.frequent))
+        arrays = [array.tobytes() for array in (self.translations, self.frequent)]
         return hashlib.sha256(b" ".join(arrays)).hexdigest()
 
     def save(self, path: Path, tokenizer: Tokenizer) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.translation import Translations
 from transformer.decoding.trees.output import read_sentence, show_trees
 from transformer.decoding.trees.well_formed import make_rule
@@ -24,7 +23,7 @@ class TargetForm(NamedTuple):
     show: Callable[[Sequence[str], Translations, int], Translations] = (
         lambda sources, translations, first_line: translations
     )
-    output_rule: Callable[[Tokenizer], Callable[..., Any]] | None = None
+    output_rule: Any = None
     is_longer: bool = False
 
 

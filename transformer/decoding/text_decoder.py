@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from flax import nnx
 from jaxtyping import Array, Int
 
 from transformer.config.types import output_limit
@@ -126,7 +125,7 @@ class TextDecoder(DeviceModels):
                     report(int(done[: len(batch.indices)].sum()))
         return translations
 
-    def with_tag(self, tag: str) -> "TextDecoder":
+    def with_tag(self, tag: str) -> Any:
         """Returns a copy, with the same programs, for sources with this tag.
 
         Raises UserError as `Tokenizer.with_tag`.
@@ -164,7 +163,7 @@ class TextDecoder(DeviceModels):
         """
         arrays_of = arrays_of or self.arrays_of([], first_line=0)
         lengths = dict(enumerate(lengths))
-        jobs = []
+        jobs: list[Callable] = []
         for extra_length in self.extra_lengths:
             search, batches = self.plan_pass(lengths, n_best, extra_length)
             jobs += self._compile_jobs(search, parameters, batches, arrays_of)
@@ -203,7 +202,7 @@ class TextDecoder(DeviceModels):
         arrays_of: Callable,
     ) -> list[Callable]:
         """Returns functions that each compile a program of one pass, the longest sources first."""
-        jobs = []
+        jobs: list[Callable] = []
         for rows, length in dict.fromkeys((batch.rows, batch.length) for batch in batches):
             arrays = arrays_of(DecodingBatch(rows, length, indices=[]))
             compile_search = functools.partial(self.programs.compile, search, parameters, *arrays)
@@ -272,7 +271,7 @@ class TextDecoder(DeviceModels):
 
     def search(
         self,
-        models: Sequence[nnx.Module],
+        models: Sequence[Any],
         source: Int[Array, "B S"],
         lines: Int[Array, "B"],
         candidates: Int[Array, "B C"] | None,

@@ -17,7 +17,8 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
     """
     size = x.shape[-1]
     if size <= k * GROUP:
-        return tuple(jax.lax.top_k(x, k))
+        values, indices = jax.lax.top_k(x, k)
+        return values, indices
     grouped = _group(x)
     num_rows = grouped.shape[0]
 

@@ -155,7 +155,9 @@ def await_value(key: str, process: int, what: str, seconds: int) -> str:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
         if failures:
-            raise UserError(failures[0])
+            break
+    # `poll_until` does not end by itself, so another process has failed.
+    raise UserError(failures[0])
 
 
 def is_collective_failure(error: BaseException | None) -> bool:

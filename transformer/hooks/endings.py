@@ -2,7 +2,6 @@
 
 import faulthandler
 import signal
-import sys
 from contextlib import AbstractContextManager
 
 from absl import logging
@@ -84,7 +83,7 @@ class Watchdog(Hook):
         """Restarts the timer if it is running."""
         # Each call replaces the previous timer.
         if self._is_running:
-            faulthandler.dump_traceback_later(self.seconds, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(self.seconds, exit=True, file=2)
 
     def during(self, activity: str) -> AbstractContextManager:
         """Stops the timer while a rollback restores a checkpoint."""

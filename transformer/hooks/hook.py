@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
@@ -18,7 +17,7 @@ class Hook(AbstractContextManager):
     The loop calls the methods in the main thread.
     """
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         return None
 
     def on_start(self, progress: Progress) -> None:
@@ -56,18 +55,37 @@ class Hooks(contextlib.ExitStack):
     def __init__(self, *hooks: Hook) -> None:
         super().__init__()
         self._hooks = hooks
-        # These methods call the method of the same name of each hook.
-        for method in ("on_start", "before_step", "after_step", "on_log", "on_validation", "poll"):
-            setattr(self, method, functools.partial(self._call, method))
 
     def __enter__(self) -> "Hooks":
         for hook in self._hooks:
             self.enter_context(hook)
         return self
 
-    def _call(self, method: str, *arguments: object) -> None:
+    def on_start(self, progress: Progress) -> None:
         for hook in self._hooks:
-            getattr(hook, method)(*arguments)
+            hook.on_start(progress)
+
+    def before_step(self, step: int) -> None:
+        for hook in self._hooks:
+            hook.before_step(step)
+
+    def after_step(self, progress: Progress, metrics: dict) -> None:
+        for hook in self._hooks:
+            hook.after_step(progress, metrics)
+
+    def on_log(self, progress: Progress, values: Record) -> None:
+        for hook in self._hooks:
+            hook.on_log(progress, values)
+
+    def on_validation(
+        self, progress: Progress, values: Record, samples: Sequence[ValidationSample]
+    ) -> None:
+        for hook in self._hooks:
+            hook.on_validation(progress, values, samples)
+
+    def poll(self) -> None:
+        for hook in self._hooks:
+            hook.poll()
 
     @contextlib.contextmanager
     def during(self, activity: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Attention (section 3.2): scaled dot-product, additive, and multi-head."""
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -180,7 +181,7 @@ class AdditiveScore(nnx.Module):
 
 
 # Functions of (num_heads, d_k, rngs) that return a score, a function of queries and keys.
-ATTENTION_SCORES = {
+ATTENTION_SCORES: dict[str, Callable[..., Callable[[Array, Array], Array]]] = {
     "dot_product": lambda num_heads, d_k, rngs: dot_product_score,
     "dot_product_unscaled": lambda num_heads, d_k, rngs: unscaled_dot_product_score,
     "additive": AdditiveScore,

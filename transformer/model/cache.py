@@ -3,12 +3,14 @@
 K is the number of hypotheses ("beams") per sentence.
 """
 
+import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
+from flax import nnx, struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.attention import MultiHeadAttention
@@ -153,7 +155,7 @@ class RecurrentCache:
 
 
 # The sub-layer that gives a position of the decoder its past, and its cache in decoding.
-DECODER_SELF_ATTENTIONS = {
+DECODER_SELF_ATTENTIONS: dict[str, tuple[Callable[..., nnx.Module], Any]] = {
     "attention": (MultiHeadAttention, KeyValueCache),
     "ssru": (Ssru, RecurrentCache),
     "average": (AverageAttention, RecurrentCache),
@@ -179,7 +181,8 @@ class DecodingCache:
 
     def reorder(self, parents: Int[Array, "B K"]) -> "DecodingCache":
         """Returns the cache after hypothesis k of a sentence continues hypothesis parents[k]."""
-        return self.replace(
+        return dataclasses.replace(
+            self,
             slots=jnp.take_along_axis(self.slots, parents[:, :, None], axis=1),
             self_attentions=tuple(cache.reorder(parents) for cache in self.self_attentions),
         )

@@ -1,6 +1,7 @@
 """Token embeddings (section 3.4), and the logits of tokens."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -61,6 +62,8 @@ class TokenModel(nnx.Module):
     Subclasses define `hidden`, a function of the inputs that returns vectors. Logits are matmuls of
     these vectors with the rows of a table, plus a bias.
     """
+
+    hidden: Callable[..., Float[Array, "*B D"]]
 
     def set_output(
         self,

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def cudnn_attention(
     keys: Keys,
     values: Values,
     mask: Mask,
-    implementation: str = "cudnn",
+    implementation: Any = "cudnn",
 ) -> Queries:
     """Attends over rows of one sentence each, by their lengths.
 
@@ -125,7 +125,7 @@ def splash_attention(
     head_mask = masks.CausalMask(lengths) if mask.is_causal else masks.FullMask(lengths)
     block = math.gcd(*lengths, MAX_BLOCK)
     names = [field.name for field in dataclasses.fields(splash.BlockSizes)]
-    block_sizes = {name: block for name in names if name.startswith("block_")}
+    block_sizes: dict[str, Any] = {name: block for name in names if name.startswith("block_")}
     attend = splash.make_splash_mha(
         masks.MultiHeadMask([head_mask] * queries.shape[2]),
         block_sizes=splash.BlockSizes(**block_sizes),

@@ -15,7 +15,7 @@ from transformer.model.norms import make_norm
 from transformer.model.partitioning import materialize
 
 # jax.nn.gelu is the tanh approximation by default, unlike PyTorch's, which is exact.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "gelu": jax.nn.gelu,
     "gelu_exact": functools.partial(jax.nn.gelu, approximate=False),
@@ -106,7 +106,7 @@ def sandwich_norm(x, sublayer, norm, output_norm):
 
 
 # The number of norms of a sub-layer, and a function of (x, sublayer, *norms).
-NORM_POSITIONS = {
+NORM_POSITIONS: dict[str, tuple[int, Callable[..., Array]]] = {
     "post": (1, post_norm),
     "pre": (1, pre_norm),
     "sandwich": (2, sandwich_norm),
@@ -124,7 +124,7 @@ class Layer(nnx.Module):
         self,
         model_config: Config,
         *,
-        self_attention: type[nnx.Module] = MultiHeadAttention,
+        self_attention: Callable[..., nnx.Module] = MultiHeadAttention,
         cross_attention: bool,
         rngs: nnx.Rngs,
     ):

@@ -10,12 +10,17 @@ from jaxtyping import Array, Float
 from transformer.model.matmul import matmul_dtype
 from transformer.model.stored_weights import linear_map
 
+Rows = Float[Array, "*rows K"]
+
 
 class Linear(nnx.Linear):
     """x W + b over the last dimension of x, with Xavier initialization of W.
 
-    The matmul is in `dtype`, the sum in float32, and the result in `output_dtype` or `dtype`.
+    The matmul is in `dtype`, the sum in float32, and the result in `output_dtype` or `dtype`. The
+    methods of Flax's class have more arguments.
     """
+
+    dtype: str
 
     def __init__(
         self,
@@ -32,7 +37,7 @@ class Linear(nnx.Linear):
         )
         self.output_dtype = output_dtype
 
-    def __call__(self, x: Float[Array, "*rows K"]) -> Float[Array, "*rows N"]:
+    def __call__(self, x: Rows) -> Float[Array, "*rows N"]:  # type: ignore[override]
         dtype = matmul_dtype(self.dtype)
         output_dtype = self.output_dtype or dtype
         y = linear_map(x, self.kernel.get_value(), dtype, output_dtype)
@@ -46,6 +51,6 @@ class Linear(nnx.Linear):
 def expand_to_rank(
     vector: Float[Array | np.ndarray, " D"],
     x: Float[Array, "*rows D"],
-) -> Float[Array | np.ndarray, "*ones D"]:
+) -> Float[Any, "*ones D"]:
     """Returns the vector with the rank of x: (1, ..., 1, D)."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))

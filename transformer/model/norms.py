@@ -1,4 +1,7 @@
-"""Normalization of vectors (section 3.1), in float32 with gradients in float32."""
+"""Normalization of vectors (section 3.1), in float32 with gradients in float32.
+
+The methods of Flax's classes have more arguments.
+"""
 
 import functools
 
@@ -20,7 +23,11 @@ class LayerNorm(nnx.LayerNorm):
     Parameters, computation and gradients are float32. Flax would round the gradients.
     """
 
-    def __call__(self, x: Rows) -> Rows:
+    scale: nnx.Param
+    bias: nnx.Param
+    dtype: str
+
+    def __call__(self, x: Rows) -> Rows:  # type: ignore[override]
         dtype = matmul_dtype(self.dtype)
         return normalize(x, self.scale[...], self.bias[...], self.epsilon, dtype)
 
@@ -80,7 +87,10 @@ normalize.defvjp(_forward, _backward)
 class RMSNorm(nnx.RMSNorm):
     """x / sqrt(mean of x^2 + epsilon) * scale in float32 (Zhang and Sennrich 2019)."""
 
-    def __call__(self, x: Rows) -> Rows:
+    scale: nnx.Param
+    dtype: str
+
+    def __call__(self, x: Rows) -> Rows:  # type: ignore[override]
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(jnp.square(x32), axis=-1, keepdims=True)
         inverse = jax.lax.rsqrt(mean_square + self.epsilon)

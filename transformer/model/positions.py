@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ class LearnedPositions(nnx.Module):
 
 # Constructors, functions of (config.model, is_causal, rngs). They return encodings to add to the
 # embeddings, or relative positions for self-attention.
-POSITIONS = {
+POSITIONS: dict[str, Callable[..., Any]] = {
     "sinusoidal": lambda model_config, *_: SinusoidalPositions(
         model_config.d_model, concatenated=False
     ),

@@ -1,5 +1,6 @@
 """Recurrent units that can replace the decoder's self-attention."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from transformer.model.matmul import FLOAT32, matmul_dtype
 from transformer.model.partitioning import shard_rows
 
 Vectors = Float[Array, "B L D"]
+States = Float[Array, "B L W"]
 
 
 class RecurrentUnit(nnx.Module):
@@ -23,6 +25,10 @@ class RecurrentUnit(nnx.Module):
     The state is 0 before a sentence, and float32 whatever the dtype of matmuls. Subclasses define
     `terms`, which returns decays and increments, and `output`, a function of the states.
     """
+
+    state_width: int
+    terms: Callable[[Vectors], tuple[States, States]]
+    output: Callable[[Vectors, States, nnx.Rngs | None], Vectors]
 
     def __call__(
         self,

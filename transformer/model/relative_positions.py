@@ -1,6 +1,7 @@
 """Relative positions in self-attention: rotations of queries and keys, or biases of the scores."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +28,11 @@ class RelativePositions(nnx.Module):
 
     is_shared = False  # True: all layers of a stack share one object
 
+    # Positions are None in cross-attention, which has no relative positions.
     def rotate(
         self,
         x: Heads,
-        positions: Positions | None,
+        positions: Any,
     ) -> Heads:
         """Returns projected queries or keys at these positions, as the score takes them."""
         return x
@@ -38,8 +40,8 @@ class RelativePositions(nnx.Module):
     def score_bias(
         self,
         queries: Heads,
-        positions: Positions | None,
-        key_positions: KeyPositions | None,
+        positions: Any,
+        key_positions: Any,
     ) -> ScoreBias | None:
         """Returns the bias that is added to the scores, in float32, or None."""
         return None
@@ -58,7 +60,7 @@ class Rotary(RelativePositions):
     def rotate(
         self,
         x: Heads,
-        positions: Positions | None,
+        positions: Positions,
     ) -> Heads:
         planes = x.shape[-1] // 2
         angles = phases(positions, planes, planes)[:, :, None]  # (B, L, 1, d_k / 2)
@@ -167,7 +169,7 @@ def t5_buckets(distances: Int[Array, "*any"], is_causal: bool) -> Int[Array, "*a
     # of the buckets.
     if is_causal:
         buckets = T5_BUCKETS
-        first = 0
+        first: Int[Array, "*any"] | int = 0
         sizes = jnp.maximum(-distances, 0)
     else:
         buckets = T5_BUCKETS // 2

@@ -70,7 +70,7 @@ class LanguageModel(TokenModel):
         Hypotheses have at most `length` tokens, BOS included.
         """
         # Without an encoder there is no memory to attend to.
-        cache = self.decoder.start_cache(None, None, len(prompt), beams, length)
+        cache = self.decoder.start_cache(None, len(prompt), beams, length)
         return PromptedCache(**vars(cache), prompt=prompt)
 
     def decode_step(

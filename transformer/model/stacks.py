@@ -1,6 +1,8 @@
 """The encoder and decoder stacks (section 3.1). Each is usable without the other."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from transformer.model.positions import make_positions
 from transformer.support.special_tokens import BOS, EOS
 
 # Functions that wrap a function of (layer, relative_positions, x, rngs), which applies a layer.
-REMATS = {
+REMATS: dict[str, Callable[[Callable[..., Array]], Callable[..., Array]]] = {
     "none": lambda apply_layer: apply_layer,
     # The backward pass recomputes the layer from its input, with the same dropout. It stores
     # only the input.
@@ -27,6 +29,15 @@ REMATS = {
 
 # The token with an embedding of zeros in the decoder, or None.
 DECODER_STARTS = {"bos": None, "zero": BOS}
+
+Cache = TypeVar("Cache", bound=DecodingCache)
+
+
+class Memory(NamedTuple):
+    """The output of an encoder, which a decoder attends to, and the segments of its tokens."""
+
+    vectors: Float[Array, "B S D"]
+    segments: Int[Array, "B S"]
 
 
 class Stack(nnx.Module):
@@ -70,16 +81,12 @@ class Stack(nnx.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        memory: Float[Array, "B S D"] | None = None,
-        memory_segments: Int[Array, "B S"] | None = None,
+        memory: Memory | None = None,
         segments: Int[Array, "B T"] | None = None,
         positions: Int[Array, "#B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        """Applies all layers.
-
-        Without `segments`, each row of the tokens and of the memory is one sentence.
-        """
+        """Applies all layers. Without `segments`, each row of the tokens is one sentence."""
         is_packed = segments is not None
         segments = self.visible_segments(tokens, segments)
         if positions is None:
@@ -87,23 +94,22 @@ class Stack(nnx.Module):
 
         # Decoders mask later positions (section 3.2.3); both stacks mask padding.
         mask = Mask(segments, segments, self.is_causal, is_packed)
-        memory_mask = None if memory is None else Mask(segments, memory_segments, False, is_packed)
+        memory_mask = None if memory is None else Mask(segments, memory.segments, False, is_packed)
 
         def apply_layer(layer, relative_positions, x, rngs):
             def attend_self(x):
                 return layer.self_attention(x, x, mask, rngs, relative_positions, positions)
 
             def attend_memory(x):
-                return layer.cross_attention(x, memory, memory_mask, rngs)
+                return layer.cross_attention(x, memory.vectors, memory_mask, rngs)
 
             return layer(x, attend_self, None if memory is None else attend_memory, rngs)
 
-        # LayerDrop replaces a layer by the identity, in training (Fan et al. 2020).
-        drops_layers = self.layer_drop > 0.0 and rngs is not None
         x = self.embed(tokens, positions, rngs)
         for layer, relative_positions in zip(self.layers, self.relations, strict=True):
             y = self.remat(apply_layer)(layer, relative_positions, x, rngs)
-            if drops_layers:
+            # LayerDrop replaces a layer by the identity, in training (Fan et al. 2020).
+            if self.layer_drop > 0.0 and rngs is not None:
                 y = jnp.where(is_kept((1, 1, 1), self.layer_drop, rngs), y, x)
             x = y
         return dropout(self.apply_final_norm(x), self.final_dropout_rate, rngs)
@@ -181,8 +187,7 @@ class Decoder(Stack):
 
     def start_cache(
         self,
-        memory: Float[Array, "B S D"] | None,
-        memory_segments: Int[Array, "B S"] | None,
+        memory: Memory | None,
         rows: int,
         beams: int,
         length: int,
@@ -197,17 +202,17 @@ class Decoder(Stack):
             return DecodingCache(slots, self_attentions, (None,) * len(self.layers), None)
 
         # Without barriers XLA would change the layout of keys and values at each step, not once.
-        projected = [project(layer.cross_attention, memory) for layer in self.layers]
+        projected = [project(layer.cross_attention, memory.vectors) for layer in self.layers]
         memories = tuple(KeyValueCache(*jax.lax.optimization_barrier(pair)) for pair in projected)
-        memory_mask = (memory_segments != 0)[:, None, None, :]  # (B, 1, 1, S)
+        memory_mask = (memory.segments != 0)[:, None, None, :]  # (B, 1, 1, S)
         return DecodingCache(slots, self_attentions, memories, memory_mask)
 
     def step(
         self,
         tokens: Int[Array, "B K"],
         position: Int[Array, ""],
-        cache: DecodingCache,
-    ) -> tuple[Float[Array, "B K D"], DecodingCache]:
+        cache: Cache,
+    ) -> tuple[Float[Array, "B K D"], Cache]:
         """Processes one more token of every hypothesis, all at the same `position` (from 0).
 
         `tokens` is (B, K): the K beams take the length axis, so all of them attend to the same
@@ -217,7 +222,7 @@ class Decoder(Stack):
         x = self.embed(tokens, jnp.full((1, beams), position), None)
         # The new token of hypothesis k is in slot k.
         slots = cache.slots.at[:, :, position].set(jnp.arange(beams)[None])
-        cache = cache.replace(slots=slots)
+        cache = dataclasses.replace(cache, slots=slots)
         self_mask = cache.self_mask
         self_attentions = []
 
@@ -241,4 +246,5 @@ class Decoder(Stack):
         )
         for layer_and_cache in layers:
             x = apply_layer(*layer_and_cache, x)
-        return self.apply_final_norm(x), cache.replace(self_attentions=tuple(self_attentions))
+        cache = dataclasses.replace(cache, self_attentions=tuple(self_attentions))
+        return self.apply_final_norm(x), cache

@@ -1,14 +1,14 @@
 """The forms in which decoding stores weights, and linear maps by weights in any form."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int8
 
 from transformer.model.matmul import FLOAT32, flat_matmul
 from transformer.model.partitioning import target_platform
 
+AnyArray = Any  # of JAX, or of NumPy on the host
 INT8 = jnp.dtype(jnp.int8)
 INT8_MAX = 127  # -128 is not used, so that a negated matrix has the negated integers
 
@@ -16,7 +16,7 @@ INT8_MAX = 127  # -128 is not used, so that a negated matrix has the negated int
 class TransposedMatrix(NamedTuple):
     """A weight (K, N) that is stored as its transpose. Decoding on CPUs stores weights so."""
 
-    transpose: Float[Array | np.ndarray, "N K"]
+    transpose: Float[AnyArray, "N K"]
 
 
 class QuantizedRows(NamedTuple):
@@ -25,14 +25,14 @@ class QuantizedRows(NamedTuple):
     For a weight (K, N), the rows are the N columns of the weight.
     """
 
-    integers: Int8[Array | np.ndarray, "*N K"]
-    scales: Float[Array | np.ndarray, "*N"]
+    integers: Int8[AnyArray, "*N K"]
+    scales: Float[AnyArray, "*N"]
 
 
-Weight = Float[Array | np.ndarray, "K N"] | TransposedMatrix | QuantizedRows
+Weight = Float[AnyArray, "K N"] | TransposedMatrix | QuantizedRows
 
 
-def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> Weight:
+def decoding_weight(w: Float[AnyArray, "K N"], dtype: jnp.dtype) -> Weight:
     """Returns a weight as decoding stores it: in `dtype`, and quantized if `dtype` is int8.
 
     On CPUs the weight is also transposed. XLA reorders the right operand of each matmul there, and
@@ -45,8 +45,8 @@ def decoding_weight(w: Float[Array | np.ndarray, "K N"], dtype: jnp.dtype) -> We
 
 
 def decoding_table(
-    rows: Float[Array | np.ndarray, "V D"], dtype: jnp.dtype
-) -> Float[Array | np.ndarray, "V D"] | QuantizedRows:
+    rows: Float[AnyArray, "V D"], dtype: jnp.dtype
+) -> Float[AnyArray, "V D"] | QuantizedRows:
     """Returns the table of tied embeddings as decoding stores it.
 
     On accelerators it has `dtype`, because XLA would convert it at each step of a search. On CPUs,
@@ -57,7 +57,7 @@ def decoding_table(
     return rows if target_platform() == "cpu" else rows.astype(dtype)
 
 
-def quantize(rows: Float[Array | np.ndarray, "N K"]) -> QuantizedRows:
+def quantize(rows: Float[AnyArray, "N K"]) -> QuantizedRows:
     """Returns the rows in 8 bits.
 
     The largest number of a row becomes 127 or -127; a row of zeros has the scale 1.

@@ -1,5 +1,7 @@
 """The whole model (Figure 1): encoder, decoder, shared embeddings, logits."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -7,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config.types import Config
 from transformer.model.cache import DecodingCache
 from transformer.model.embedding import TokenModel, make_embedding
-from transformer.model.stacks import Decoder, Encoder, Stack
+from transformer.model.stacks import Decoder, Encoder, Memory, Stack
 
 # Two booleans. First: both languages share one embedding table. Second: the table of the target is
 # also the projection to logits (section 3.4).
@@ -20,7 +22,7 @@ SHARE_EMBEDDINGS = {
 
 
 class Transformer(TokenModel):
-    """Maps source and target tokens to the logits of each next target token.
+    """Maps source and target tokens to the logits of each next target token (`TokenModel`).
 
     Dropout is applied if `rngs` is given, with a stream named "dropout". Packed rows need segments
     and positions. Without these, a row is one sentence, padded at its end.
@@ -56,24 +58,28 @@ class Transformer(TokenModel):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         """Returns the decoder's output."""
-        memory = self.encoder(
-            source, segments=source_segments, positions=source_positions, rngs=rngs
-        )
+        memory = self.encode(source, source_segments, source_positions, rngs)
+        return self.decoder(target_input, memory, target_segments, target_positions, rngs)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        segments: Int[Array, "B S"] | None = None,
+        positions: Int[Array, "#B S"] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ) -> Memory:
+        """Returns the encoder's output."""
+        vectors = self.encoder(source, segments=segments, positions=positions, rngs=rngs)
         # Cross-attention sees the tokens that the encoder's own attention sees.
-        memory_segments = self.encoder.visible_segments(source, source_segments)
-        return self.decoder(
-            target_input, memory, memory_segments, target_segments, target_positions, rngs
-        )
+        return Memory(vectors, self.encoder.visible_segments(source, segments))
 
     def start_cache(self, source: Int[Array, "B S"], beams: int, length: int) -> DecodingCache:
         """Encodes the source, and returns an empty cache of the decoder.
 
         The cache is for `beams` hypotheses per sentence of at most `length` tokens, BOS included.
         """
-        memory_segments = self.encoder.visible_segments(source)
-        memory = self.encoder(source)
         rows = source.shape[0]  # which len() cannot return for an exported program of any size
-        return self.decoder.start_cache(memory, memory_segments, rows, beams, length)
+        return self.decoder.start_cache(self.encode(source), rows, beams, length)
 
     def decode_step(
         self,
@@ -89,7 +95,7 @@ class Transformer(TokenModel):
         return self.logits(x), cache
 
 
-def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Array, "N B H Q K"]]:
+def attention_weights(model: nnx.Module, *inputs: Any) -> dict[str, Float[Array, "N B H Q K"]]:
     """Returns the attention weights of every layer (N) and head, by the modules that train.
 
     `model` is a Transformer, an Encoder, a Decoder or a module with attributes of these names.
@@ -101,7 +107,7 @@ def attention_weights(model: nnx.Module, *inputs: Array) -> dict[str, Float[Arra
     if isinstance(model, Stack):
         captured = nnx.State({"encoder" if isinstance(model, Encoder) else "decoder": captured})
 
-    layers: dict[str, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
+    layers: dict[Any, list[Array]] = {"encoder": [], "decoder": [], "cross": []}
     # The paths, such as (decoder, layers, 0, cross_attention, weights), are in order of the layers.
     for (stack, *_, attention, _), weights in nnx.to_flat_state(captured):
         kind = "cross" if attention == "cross_attention" else stack

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import itertools
 import json
 import os
 import tempfile
@@ -191,8 +190,9 @@ def numbered(path: Path, identity: Mapping[str, Any]) -> Path:
     """
     identity = json.loads(json.dumps(identity))  # lists instead of tuples, as in the file
     # The first path that is free or has the same evaluation.
-    for number in itertools.count(1):
-        candidate = Path(f"{path}-{number}") if number > 1 else path
+    candidate = path
+    number = 1
+    while True:
         try:
             result = json.loads(Path(f"{candidate}.json").read_text(encoding="utf-8"))
             existing = {key: result[key] for key in identity}
@@ -203,3 +203,5 @@ def numbered(path: Path, identity: Mapping[str, Any]) -> Path:
                 return candidate
         except UNREADABLE:  # missing or damaged: it may be overwritten
             return candidate
+        number += 1
+        candidate = Path(f"{path}-{number}")

@@ -126,7 +126,12 @@ def compile_programs(run: Run, state: TrainState, buckets: Sequence[Bucket], hoo
     ]
     started = time.perf_counter()
     with progress_bar.bar("Compiling programs", len(jobs)) as advance:
-        call_all(jobs, lambda: (advance(1), hooks.poll()))
+
+        def after_job() -> None:
+            advance(1)
+            hooks.poll()
+
+        call_all(jobs, after_job)
     seconds = time.perf_counter() - started
     if seconds >= MIN_LOGGED_SECONDS:
         logging.info("Compiled %d programs in %.0f s.", len(jobs), seconds)

@@ -37,7 +37,8 @@ class Recorder(Hook):
         # None before the first event, which constructs the tracker.
         self.trackers: dict[str, Tracker | None] = dict.fromkeys(names_in(config.training.trackers))
         self.progress = Progress()  # after the last step
-        self.module_norms = {}  # of the last step, if `training.module_norms` is set
+        # of the last step, if `training.module_norms` is set
+        self.module_norms: dict = {}
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.trackers = {

@@ -55,7 +55,7 @@ class Tracker:
     def show(self, step: int, samples: Sequence[ValidationSample]) -> None:
         """Shows the samples of a validation."""
 
-    def close(self, status: str = "FINISHED") -> None:
+    def close(self, status: str) -> None:
         """Ends the tracking of this start of the run.
 
         `status` is FINISHED, FAILED, or KILLED if it ends before the last step.
@@ -65,7 +65,7 @@ class Tracker:
 class TensorBoard(Tracker):
     """Event files in the workdir: curves, and the texts and cross-attention of the samples."""
 
-    _events: EventsWriter | None = None
+    _events: Any = None  # the EventsWriter since `start`
 
     def start(self, first_step: int, lines: Sequence[Record]) -> None:
         """Hides the points from `first_step` on, and draws again the lines of these steps."""
@@ -189,6 +189,7 @@ class MLflow(Tracker):
         with contextlib.suppress(MlflowException):  # the experiment exists
             self.client.create_experiment(name)
         experiment = self.client.get_experiment_by_name(name)
+        assert experiment is not None
         name = _run_name(self.workdir.path)
         run_id = self.client.create_run(experiment.experiment_id, run_name=name).info.run_id
         params = [

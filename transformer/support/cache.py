@@ -59,7 +59,8 @@ def enable_compilation_cache(cache_dir: str = "") -> None:
     # Imported here, since commands that compute nothing only need the functions above.
     import jax
 
-    if jax.config.jax_compilation_cache_dir is not None:
+    # JAX adds the attributes of its flags to `jax.config` when it defines them.
+    if jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
         return
     # The GPUs of several processes tune a program together. A process that finds the program in its
     # own cache would block the other processes.

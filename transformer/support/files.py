@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transformer.support.errors import MALFORMED, UserError
+from transformer.support.locks import try_lock
 
 Parsed = TypeVar("Parsed")
 # Errors of a full disk, or of a full quota.
@@ -87,7 +88,7 @@ def make_folder(path: Path, flag: str) -> None:
 
 def check_new(output: Path) -> None:
     """Raises UserError if `output` exists."""
-    if output.exists():
+    if os.path.lexists(output):  # a link to a missing folder too
         raise UserError(f"--output={output}: exists; delete it, or name another folder")
 
 
@@ -95,20 +96,24 @@ def check_new(output: Path) -> None:
 def new_folder(output: Path) -> Iterator[Path]:
     """Yields a temporary folder that becomes `output` if the block succeeds.
 
-    Raises UserError if `output` exists.
+    Raises UserError if `output` exists, or if another process is writing it.
     """
     check_new(output)
     make_folder(output.parent, "--output")
     unfinished = output.with_name(f".{output.name}.unfinished")
-    # A process that was killed may have left the folder.
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
-    try:
-        yield unfinished
-        # The folder appears under its name only when it is complete.
-        unfinished.rename(output)
-    finally:
+    with (output.parent / f"{unfinished.name}.lock").open("w") as lock:
+        if not try_lock(lock):
+            raise UserError(f"--output={output}: another process is writing it")
+        # A process that was killed may have left the folder.
         shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        try:
+            yield unfinished
+            # The folder appears under its name only when it is complete.
+            unfinished.rename(output)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            Path(lock.name).unlink()
 
 
 def six_digits(value: Any) -> Any:

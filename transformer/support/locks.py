@@ -47,7 +47,7 @@ def poll_until(
     Raises UserError if `progress()` does not change for `seconds`.
     """
     started = changed = time.monotonic()
-    next_warning = FIRST_WARNING
+    next_warning: float = FIRST_WARNING
     previous = progress()
     while True:
         yield

@@ -53,11 +53,17 @@ def to_file(path: Path) -> None:
 
 def file_handler(path: Path) -> standard_logging.Handler:
     """Returns a handler that appends log lines to a file."""
-    handler = standard_logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
-    handler.handleError = lambda record: None  # if the disk is full
+    handler = _FileHandler(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(standard_logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(_is_relevant)
     return handler
+
+
+class _FileHandler(standard_logging.FileHandler):
+    """A handler that drops the lines that it cannot write, as when the disk is full."""
+
+    def handleError(self, record: standard_logging.LogRecord) -> None:
+        return None
 
 
 class _StandardErrorHandler(standard_logging.StreamHandler):

@@ -45,7 +45,7 @@ class Programs:
         It runs on `device`, or with the shardings of the arguments. With JAX_DISABLE_JIT=1, for
         debugging, it is the function itself.
         """
-        if jax.config.jax_disable_jit:
+        if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return function
         leaves, structure = jax.tree.flatten(arguments[1:])
         key = (function, structure, *map(np.shape, leaves))
@@ -65,19 +65,22 @@ class Programs:
                     platforms = (jax.export.default_export_platform(),)
                     self._lowered[key] = function.trace(*shapes).lower(lowering_platforms=platforms)
             # GPUs compile one after the other, so that the first one's program is in JAX's cache.
-            waits = device.platform == "gpu" and jax.config.jax_compilation_cache_dir is not None
+            cache_dir = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+            waits = device.platform == "gpu" and cache_dir is not None
             with lock if waits else contextlib.nullcontext():
                 compiled = compile_program(self._lowered[key], device_assignment=(device,))
         self.compiled[device, key] = compiled
         return compiled
 
 
-def compile_program(lowered: jax.stages.Lowered, **options: object) -> jax.stages.Compiled:
-    """Compiles the program.
+def compile_program(
+    lowered: jax.stages.Lowered, device_assignment: tuple[jax.Device, ...] | None = None
+) -> jax.stages.Compiled:
+    """Compiles the program, by default for the devices of its shardings.
 
     Raises UserError if XLA computes one of its matmuls wrongly on CPUs.
     """
-    compiled = lowered.compile(**options)
+    compiled = lowered.compile(device_assignment=device_assignment)
     if jax.default_backend() != "cpu":
         return compiled
     operation = miscompiled_operation(compiled.as_text() or "")

@@ -4,7 +4,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from absl import logging
 from rich import progress
@@ -52,7 +52,7 @@ def bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
 class Bar(progress.Progress):
     """A progress bar with named lines below it."""
 
-    lines: Mapping[str, str] = {}
+    lines: dict[str, str] = {}
 
     def get_renderables(self) -> Iterator[RenderableType]:
         yield self.make_tasks_table(self.tasks)

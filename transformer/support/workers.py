@@ -13,7 +13,7 @@ import pickle
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -99,6 +99,9 @@ class Pool:
             ) from error
 
 
+_function: Callable  # that this worker process computes
+
+
 def _start(pickled_function: bytes) -> None:
     """Prepares a worker process, and loads the function, which takes most of the time."""
     global _function
@@ -110,7 +113,9 @@ def _start(pickled_function: bytes) -> None:
 
     def exit_with_parent() -> None:
         # The executor ends this process, unless the parent is killed.
-        multiprocessing.parent_process().join()
+        parent = multiprocessing.parent_process()
+        assert parent is not None  # this is a process of the pool
+        parent.join()
         os._exit(1)
 
     def exit_later(*_: object) -> None:
@@ -130,7 +135,7 @@ def _call(*arguments: Any) -> Any:
     return _function(*arguments)
 
 
-def merge(streams: Sequence[Iterator]) -> Iterator:
+def merge(streams: Sequence[Iterator]) -> Generator:
     """Yields the items of all streams as they come, with a thread for each stream.
 
     The error of a stream ends all of them.

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
+from transformer.model.embedding import TokenModel
 from transformer.support.special_tokens import PAD
 from transformer.training.columns import PerToken, Tokens
 from transformer.training.loss import LossSums, cross_entropy, token_losses
@@ -62,7 +63,7 @@ class CandidateLoss(ProjectedLoss):
 
     def __call__(
         self,
-        model: nnx.Module,
+        model: TokenModel,
         batch: Batch,
         rngs: nnx.Rngs | None,
     ) -> tuple[Float[Array, ""], LossSums]:
@@ -109,10 +110,9 @@ def _output(model: Any, batch: Batch, num_sources: int, rngs: nnx.Rngs | None) -
     source = batch["source"]
     copies = len(source) // num_sources
     source = source.reshape(num_sources, copies, -1)[:, 0]  # (G, S)
-    memory = model.encoder(source, rngs=rngs)
-    segments = model.encoder.visible_segments(source)
-    memory, segments = (jnp.repeat(x, copies, axis=0) for x in (memory, segments))
-    hidden = model.decoder(batch["target_input"], memory, segments, rngs=rngs)
+    memory = model.encode(source, rngs=rngs)
+    memory = jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), memory)
+    hidden = model.decoder(batch["target_input"], memory, rngs=rngs)
     return Output(hidden, *model.output_table_and_bias)
 
 

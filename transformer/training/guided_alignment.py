@@ -1,11 +1,14 @@
 """Guided alignment: a loss that pulls cross-attention to links of words (Chen et al. 2016)."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from transformer.config.types import guided_heads
 from transformer.data.batches.collation import Batch
+from transformer.model.embedding import TokenModel
 from transformer.training.loss import CriterionAndSums
 from transformer.training.projected_loss import ProjectedLoss
 
@@ -20,7 +23,7 @@ class GuidedLoss(ProjectedLoss):
 
     def __call__(
         self,
-        model: nnx.Module,
+        model: TokenModel,
         batch: Batch,
         rngs: nnx.Rngs | None,
     ) -> CriterionAndSums:
@@ -30,7 +33,7 @@ class GuidedLoss(ProjectedLoss):
             return super().__call__(model, batch, rngs)
 
         # Attention stores its weights, "weights", within `nnx.capture`.
-        capture = nnx.capture(super().__call__, nnx.Intermediate)
+        capture: Any = nnx.capture(super().__call__, nnx.Intermediate)
         (loss, sums), captured = capture(model, batch, rngs)
         layers = captured["decoder"]["layers"]
         heads = guided_heads(self.training_config)

@@ -110,7 +110,7 @@ def _orthogonalize_tree(tree, epsilon: float):
         _transpose_by_rule(path, matrix)
         for (path, _), matrix in zip(paths_leaves, matrices, strict=True)
     ]
-    return structure.unflatten(leaves)
+    return jax.tree.unflatten(structure, leaves)
 
 
 def _orthogonalize(stack: Float[Array, "N K M"], epsilon: float) -> Float[Array, "N K M"]:

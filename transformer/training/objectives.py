@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -14,6 +14,7 @@ from transformer.data.batches.collation import Batch
 from transformer.data.corpus.corpus import Corpus
 from transformer.data.corpus.spans import mask_spans
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.model.embedding import TokenModel
 from transformer.model.single_stack import CtcTransformer, LanguageModel, MaskedLanguageModel
 from transformer.model.transformer import Transformer
 from transformer.training.candidate_loss import CANDIDATE_LOSSES, CandidateLoss
@@ -25,7 +26,7 @@ from transformer.training.projected_loss import ProjectedLoss
 # A function of (batch of the loader, key). It returns the model's inputs and `target_output`.
 Inputs = Callable[[Batch, jax.Array], Batch]
 # A function of (model, inputs and targets, rngs of dropout, or None in evaluation).
-Loss = Callable[[nnx.Module, Batch, nnx.Rngs | None], CriterionAndSums]
+Loss = Callable[[Any, Batch, nnx.Rngs | None], CriterionAndSums]
 
 
 def unchanged_corpus(corpus: Corpus, config: Config, tokenizer: Tokenizer) -> Corpus:
@@ -47,7 +48,7 @@ class TrainingObjective(NamedTuple):
     sides: tuple[bool, bool]
     # A function of (config.model, source_vocab_size, target_vocab_size, rngs=rngs). It returns a
     # `TokenModel`.
-    make_model: Callable[..., nnx.Module]
+    make_model: Callable[..., TokenModel]
     methods: AbstractSet[str] = frozenset()  # of `transformer.Model` that the model has
     options: AbstractSet[str] = frozenset()
     # The only decoding strategy of its models. None: every strategy that no objective requires.

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import jax
 
@@ -15,7 +15,7 @@ from transformer.config.types import Config
 from transformer.data.batches.loader import BatchStats, DataPosition
 
 MAX_STEPS_IN_FLIGHT = 2  # enough to keep the device busy
-Record = dict[str, float | int | str]
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class TrainingWindow:
     """
 
     def __init__(self, sums: Mapping[str, float | int], data_wait_seconds: float = 0.0) -> None:
-        self.sums = Counter(sums)
+        self.sums: Any = Counter(sums)
         self.resumed_tokens = self.sums["tokens"]
         # since this start of the run
         self.num_steps = 0

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from transformer.config.types import Config
 from transformer.data.batches.collation import Batch
+from transformer.model.embedding import TokenModel
 from transformer.model.matmul import FLOAT32, matmul, matmul_nt, matmul_tn
 from transformer.model.partitioning import ROW_AXES, target_platform
 from transformer.support.special_tokens import PAD
@@ -55,11 +56,11 @@ class ProjectedLoss:
     mesh: Mesh
 
     # constant models, whose logits the training loss receives too
-    teachers: tuple[nnx.Module, ...] = ()
+    teachers: tuple[TokenModel, ...] = ()
 
     def __call__(
         self,
-        model: nnx.Module,
+        model: TokenModel,
         batch: Batch,
         rngs: nnx.Rngs | None,
     ) -> CriterionAndSums:
@@ -83,7 +84,7 @@ class ProjectedLoss:
         return projected_loss(losses, passes, self.mesh, output, targets, weights, teacher_outputs)
 
 
-def _output(model: nnx.Module, batch: Batch, rngs: nnx.Rngs | None) -> Output:
+def _output(model: TokenModel, batch: Batch, rngs: nnx.Rngs | None) -> Output:
     return Output(model.hidden(**batch, rngs=rngs), *model.output_table_and_bias)
 
 

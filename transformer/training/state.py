@@ -46,8 +46,8 @@ class TrainState:
         if self.ema_parameters is None:
             return None
         # A warm-up of the decay, so that the average soon forgets the initial parameters.
-        decay = jnp.minimum(decay, (1.0 + self.step) / (10.0 + self.step))
-        return optax.incremental_update(parameters, self.ema_parameters, 1.0 - decay)
+        warm = jnp.minimum(decay, (1.0 + self.step) / (10.0 + self.step))
+        return optax.incremental_update(parameters, self.ema_parameters, 1.0 - warm)
 
 
 def init_model(

@@ -87,7 +87,7 @@ class Validation:
         compile_loss = functools.partial(
             self.eval_step.programs.compile, self.eval_step.sums, parameters
         )
-        jobs = [
+        jobs: list[Callable[[], object]] = [
             functools.partial(compile_loss, abstract_batch(bucket, sharding))
             for bucket in self.buckets
         ]

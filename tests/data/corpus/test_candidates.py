@@ -90,6 +90,7 @@ def test_a_group_of_another_size_is_named_with_its_line(tmp_path, pairs, message
     [
         (REWARDS[:-1], "rewards: has 29 lines for 30 pairs of train"),
         ([*REWARDS[:-1], "nan"], "rewards, line 30: 'nan' must be a number, and finite"),
+        ([*REWARDS[:-1], "1e39"], "rewards, line 30: '1e39' must be a number, and finite"),
         (["good", *REWARDS[1:]], "rewards, line 1: 'good' must be a number"),
         (["inf", *REWARDS[1:]], "rewards, line 1: 'inf' must be a number"),
     ],

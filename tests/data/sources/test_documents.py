@@ -43,6 +43,15 @@ def test_each_sentence_follows_those_before_it_in_its_document(config, tmp_path)
     ]
     source = open_source(config.data, "train")
     assert len(source) == 6 and source.where(3, 1) == f"{tmp_path / 'train.de'}, line 5"
+    # A selection counts pairs, not the blank lines between them.
+    config.data.train_pairs = 4
+    assert [pair[0] for pair in open_source(config.data, "train")] == [
+        b"a 1",
+        b"a 1 <sep> b 2",
+        b"b 2 <sep> c 3",
+        b"d 4",
+    ]
+    config.data.train_pairs = 0
     config.data.context = 5
     assert [pair[0] for pair in open_source(config.data, "train")][2] == b"a 1 <sep> b 2 <sep> c 3"
     assert read_pairs(config.data, "valid")[0] == [source for source, _ in PAIRS]  # as they are

@@ -101,6 +101,14 @@ def test_a_space_after_a_prefix_ends_its_last_word():
     assert [best.tokens for (best,) in first] == [best.tokens for (best,) in second]
 
 
+@pytest.mark.parametrize("prefix", ["a ", "ab "])
+def test_required_phrases_hold_after_a_prefix_that_ends_a_word(prefix):
+    decoder = make_decoder(max_extra_length=8)
+    controls = [Control(prefix, required=[["bb"]])] * len(TEXTS)
+    found = decoder.translate(decoder.place([MODEL.parameters]), TEXTS, controls=controls)
+    assert all(re.match(rf"{prefix.strip()}\b.*\bbb\b", best.text) for (best,) in found)
+
+
 def test_a_prefix_within_a_word_holds_whatever_its_neighbours():
     decoder = make_decoder()
     parameters = decoder.place([MODEL.parameters])

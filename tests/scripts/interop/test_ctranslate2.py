@@ -261,6 +261,8 @@ def test_argos_package(tmp_path):
         "de",
         "en",
     )
+    (folder.parent / "metadata.json").write_text(json.dumps({"from_code": None, "to_code": 5}))
+    assert "data.source_language" not in ctranslate2_reader.read(folder.parent).config
     prefixed = json.dumps({"from_code": "de", "to_code": "en", "target_prefix": ">>en<<"})
     (folder.parent / "metadata.json").write_text(prefixed)
     with pytest.raises(UserError, match="has target_prefix='>>en<<', with which"):
@@ -298,6 +300,14 @@ DAMAGED = {
     "a scale of zero": (
         with_variable("decoder/projection/weight_scale", np.zeros(7, np.float32)),
         "NaN",
+    ),
+    "more scales than rows": (
+        with_variable("decoder/projection/weight_scale", np.ones(3000, np.float32)),
+        "weight_scale has 3000 scales for other rows",
+    ),
+    "an empty table": (
+        with_variable("encoder/embeddings/weight", np.zeros((3_000_000, 0), np.float32)),
+        "is empty, with the shape",
     ),
     "a language model": (
         model_bin({}, specification="TransformerDecoderSpec"),

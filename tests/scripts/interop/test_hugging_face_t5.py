@@ -97,6 +97,22 @@ def test_sentinels_and_rows_without_a_piece_are_tokens(tmp_path):
     assert vocabulary.decode([tokens]) == [f"{TEXT} <extra_id_0> Haus <extra_id_2>"]
 
 
+@pytest.mark.parametrize("file", ["added_tokens.json", "tokenizer_config.json"])
+def test_other_added_tokens_are_tokens_with_the_space_before_them(tmp_path, file):
+    folders.write_folder(tmp_path / "t5", spare_rows=4)
+    if file == "added_tokens.json":  # of Transformers before 4.34
+        write_json(tmp_path / "t5" / file, {"<lang>": 42})
+    else:
+        sentinels = {41 - i: {"content": f"<extra_id_{i}>"} for i in range(3)}
+        change_json(file, added_tokens_decoder=sentinels | {42: {"content": "<lang>"}})(
+            tmp_path / "t5"
+        )
+    vocabulary = hugging_face.read(tmp_path / "t5").tokenizer.source
+    (tokens,) = vocabulary.encode([f"<lang> {TEXT} <lang>"])
+    lang = vocabulary.pieces.index("\u2581<lang>")
+    assert tokens == [lang, *vocabulary.encode([TEXT])[0], lang]
+
+
 def test_a_table_without_a_spare_row_gives_padding_no_probability(tmp_path):
     weights = folders.write_folder(tmp_path / "t5", spare_rows=0)
     model = hugging_face.read(tmp_path / "t5")
@@ -198,6 +214,10 @@ def test_tasks_have_their_prefix_and_search(folder):
     assert task["decoding.stopping"] == "ended"
     assert (task["decoding.max_length_factor"], task["decoding.max_extra_length"]) == (0.0, 298)
     assert "data.source_tag" not in model.config
+    # null counts as absent.
+    tasks = {"translation_en_to_de": {"prefix": None, "num_beams": None}, "summarization": None}
+    change_json("config.json", task_specific_params=tasks)(folder)
+    assert "data.source_tag" not in hugging_face.read(folder).directions["en-de"]
 
 
 def write_tokenizer_json(folder, **changes) -> None:
@@ -219,6 +239,12 @@ def write_tokenizer_json(folder, **changes) -> None:
     (folder / "spiece.model").unlink()
 
 
+NESTED_REPLACEMENT = {
+    "type": "Sequence",
+    "normalizers": [{"type": "Replace", "pattern": {"String": "h"}, "content": "r"}],
+}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -226,6 +252,10 @@ def write_tokenizer_json(folder, **changes) -> None:
         (
             {"normalizer": {"type": "Lowercase"}},
             "tokenizer.json: normalizer=Lowercase: must be Precompiled, ",
+        ),
+        (
+            {"normalizer": {"type": "Sequence", "normalizers": [NESTED_REPLACEMENT]}},
+            "tokenizer.json: normalizer: replaces .*, must replace spaces only",
         ),
     ],
 )
@@ -344,6 +374,10 @@ DAMAGES = {
     "a start outside the pieces": (
         change_json("generation_config.json", decoder_start_token_id=99),
         "decoder_start_token_id=99: must be the id of one of 39 pieces",
+    ),
+    "a start that is the end": (
+        change_json("generation_config.json", decoder_start_token_id=1),
+        "decoder_start_token_id=1: must be another token than eos_token_id",
     ),
     "a number of the wrong type": (
         change_json("config.json", vocab_size="43"),

@@ -103,7 +103,11 @@ def test_a_language_model_has_a_card_without_scores(tmp_path):
     assert "## Training" in text and "## Scores" not in text
 
 
-@pytest.mark.parametrize("card", ["---\na: [\n---\n", "no metadata", "---\n- a\n---\n", "--- \n"])
+@pytest.mark.parametrize(
+    "card",
+    ["---\na: [\n---\n", "no metadata", "---\n- a\n---\n", "--- \n"]
+    + ["---\ndatasets:\n- 2020-01-01\n---\n", "---\nlicense: [.nan]\n---\n"],
+)
 def test_a_card_without_usable_metadata_gives_none(card, tmp_path):
     (tmp_path / "README.md").write_text(card)
     assert model_card.read_metadata(tmp_path) == {}

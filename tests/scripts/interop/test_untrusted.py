@@ -210,6 +210,12 @@ def test_values_that_are_not_finite_are_refused_by_name(tmp_path, value):
             read(path)
 
 
+def test_values_beyond_float32_are_refused_by_name(tmp_path):
+    safetensors.numpy.save_file({"norm": np.array([1e300])}, tmp_path / "x.safetensors")
+    with pytest.raises(UserError, match="norm has values that are NaN or infinite"):
+        untrusted.read_safetensors(tmp_path / "x.safetensors")
+
+
 def test_safetensors_are_read(tmp_path):
     arrays = {
         "a": np.ones((2, 2), ml_dtypes.bfloat16),

@@ -157,6 +157,8 @@ def test_a_file_that_does_not_fit_is_refused(content, message, runs, tmp_path, c
         ("--scores=a.txt", "--scores=a.txt: must be NAME:FILE"),
         ("--scores=bleu:a.txt", "bleu is computed here; choose another name"),
         ("--scores=step:a.txt", "step: is a field of evaluations; choose another name"),
+        ("--scores=note:a.txt", "note is a field of the results; choose another name"),
+        ("--scores=x_signature:a.txt", "x_signature is a field of the results"),
         ("--scorer=comet", "--scorer=comet: must be NAME:COMMAND"),
         ("--scorer=comet:comet {mt}", "has {mt}, and may have {source}, {reference}, {hypothes"),
     ],

@@ -1,6 +1,7 @@
 """URLs, e-mail addresses, placeholders, tags and emoji are the same in every translation."""
 
 import asyncio
+import html
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tests.scripts.serving.kept_share import count_kept, read_lines
 from tests.scripts.serving.linked import Linked, Unlinked
 from transformer.decoding.control.control import Control
 from transformer.decoding.control.glossary import Glossary
+from transformer.support.errors import UserError
 
 LINES = read_lines()
 
@@ -82,6 +84,9 @@ def test_urls_end_where_their_sentence_goes_on():
         "'https://a.example/b'": "https://a.example/b",
         "<https://a.example/b>": "<https://a.example/b>",
         "发邮件到a@b.example。": "a@b.example",
+        "HTTPS://A.EXAMPLE/B": "HTTPS://A.EXAMPLE/B",
+        "{{{x}}} a": "{{{x}}}",
+        "\u2122\ufe0f a": "\u2122\ufe0f",
     }
     for text, span in cases.items():
         assert SPANS.findall(text) == [span]
@@ -155,6 +160,19 @@ def test_spans_follow_the_words_that_are_linked_to_theirs():
     ]
 
 
+def test_spans_in_html_are_compared_as_people_see_them():
+    lost = [["a"], ["&lt;b&gt; a"], ["x &#128512;"]]
+    sources = ["&lt;b&gt; a", "&#60;b> a", "x \U0001f600"]
+    shown = [[html.unescape(text) for text in texts] for texts in lost]
+    assert find_lost([html.unescape(text) for text in sources], shown) == [0]
+
+
+@pytest.mark.parametrize("sources", ["abc", [b"x"], ["\ud800 {x}"]])
+def test_other_texts_are_refused(sources):
+    with pytest.raises(UserError, match="sources"):
+        translate(Shouting(), sources)
+
+
 @pytest.mark.parametrize(
     ("text", "target", "expected"),
     [
@@ -162,6 +180,9 @@ def test_spans_follow_the_words_that_are_linked_to_theirs():
         ("Mail (a@b.cd), now", "now", "a@b.cd now"),
         ("one www.a.example (two)", "one (two)", "one www.a.example (two)"),
         ("one 'www.a.example'", "one", "one www.a.example"),
+        ("See https://a.example/ now", "jetzt", " https://a.example/ jetzt"),
+        ("%s's friend", "Freund von", "%s Freund von"),
+        ("www.a.example, one two", "eins zwei", "www.a.example eins zwei"),
         # These do not make one word with it.
         ("one\u2764\ufe0f two", "one two", "one\u2764\ufe0f two"),
         ("one{n} two", "one two", "one{n} two"),

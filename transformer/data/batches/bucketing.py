@@ -123,7 +123,7 @@ def plan_epoch(
     remainder = np.empty(0, np.int32)
     num_planned = 0
     sentences = []
-    slices = []
+    slices_of_buckets = []
     stats = []
     for number, bucket in enumerate(buckets):
         members = np.flatnonzero(bucket_of_pair == number).astype(np.int32)
@@ -148,13 +148,13 @@ def plan_epoch(
         # Each batch is a slice of the sentences of all buckets so far.
         starts = np.arange(0, stop, bucket.rows)
         stops = np.minimum(starts + bucket.rows, stop)
-        slices.append(num_planned + np.stack([starts, stops], axis=1))  # (batches, 2)
+        slices_of_buckets.append(num_planned + np.stack([starts, stops], axis=1))  # (batches, 2)
         num_planned += stop
         tokens = np.take(lengths, members, axis=0).sum(dtype=np.int64)
         stats.append(BucketStats(bucket, len(starts), int(tokens)))
 
     # Shuffle the batches of all buckets together.
-    slices = np.concatenate(slices)
+    slices = np.concatenate(slices_of_buckets)
     num_batches = [bucket_stats.batches for bucket_stats in stats]
     bucket_ids = np.repeat(np.arange(len(buckets), dtype=np.uint16), num_batches)
     if random is not None:

@@ -6,6 +6,7 @@ the devices or hosts that share them.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Int, UInt16
@@ -98,6 +99,9 @@ class EpochPlan:
 
     def __len__(self) -> int:
         return len(self.slices)
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, number: int) -> PlannedBatch:
         start, stop = self.slices[number]

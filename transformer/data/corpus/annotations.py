@@ -25,6 +25,7 @@ from transformer.support.special_tokens import WORD_START
 _LINK = re.compile(r"(\d{1,4})([-?p])(\d{1,4})")  # 0-1 is sure; 0?1 and 0p1 are possible
 # The fraction of the pairs whose links may name words that their sentences do not have.
 _MAX_OUTSIDE = 0.01
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 PairNumbers = Int[np.ndarray, " N"]  # indices into the pairs of a corpus
 # The concatenated tokens of sentences, and the number of tokens of each sentence.
@@ -57,6 +58,7 @@ class Annotations(NamedTuple):
         `firsts` gives the first position of each sentence in its row. Links of words that the
         sentences do not have are left out.
         """
+        assert self.links is not None
         mask = np.zeros(shape, bool)
         words = self._number_words(sides)
 
@@ -78,6 +80,7 @@ class Annotations(NamedTuple):
 
     def check_links(self, sides: Sequence[Sequences]) -> None:
         """Raises UserError if the links of too many pairs name words that their sentences lack."""
+        assert self.links is not None
         num_outside = 0
         words = self._number_words(sides)
         for links, *numbers in zip(self.links, *words, strict=True):
@@ -157,7 +160,7 @@ def read_numbers(
     numbers = []
     for where, line in _read_lines(path, source, label):
         number = parse_number(line)
-        if not (math.isfinite(number) and number >= least):
+        if not (abs(number) <= _MAX_FLOAT32 and number >= least):
             limit = "at least 0" if least == 0 else "and finite"
             raise UserError(f"{where}: '{line:.40}' must be a number, {limit}")
         numbers.append(number)

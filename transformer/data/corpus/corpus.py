@@ -122,10 +122,11 @@ class Corpus:
         numbers = {name: self._annotations[name][pairs] for name in names}
 
         # A span gives the rows of a pair in `links`.
-        links = self._annotations.get("links")
-        if links is not None:
+        links = None
+        if "links" in self._annotations:
+            rows = self._annotations["links"]
             spans = self._annotations["link_spans"][pairs]  # (N, 2)
-            links = [links[begin:end] for begin, end in spans]
+            links = [rows[begin:end] for begin, end in spans]
         return Annotations(**numbers, links=links, starts=self.starts)
 
     def check_weights(self) -> None:
@@ -182,8 +183,9 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     data = config.data
     is_train = split == "train"
     source = open_source(data, split)
-    is_mixed = isinstance(source, MixedSource)
-    tags = tuple(part.tag for part in source.corpora) if is_mixed else (tokenizer.source_tag,)
+    tags: tuple[str, ...] = (tokenizer.source_tag,)
+    if isinstance(source, MixedSource):
+        tags = tuple(part.tag for part in source.corpora)
     rules = encoding.Rules()
     if is_train:
         candidates = config.batch.candidates if config.batch.plan == "groups" else 1
@@ -216,7 +218,7 @@ def prepare(config: Config, tokenizer: Tokenizer, split: str) -> Corpus:
     rate = config.tokenizer.subword_sampling
     if is_train and rate:
         corpus.sampler = Sampler(corpus, tokenizer, rate, data.max_length)
-    if is_mixed:
+    if isinstance(source, MixedSource):
         _add_mixture(corpus, source, tokenizer)
         if any(source.paths("rewards")):
             corpus.check_rewards(config.batch.candidates, config.training.likelihood_weight)

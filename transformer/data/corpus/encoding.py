@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Integer, UInt64
@@ -28,7 +28,7 @@ _SAMPLE = 10_000  # pairs, spread over the source, whose losses are counted
 _SMALL = 50_000  # pairs that one process encodes in about the time it takes to start others
 
 # The type and row width of each file. The type of `tokens` depends on the vocabulary.
-_LAYOUT = {
+_LAYOUT: dict[str, tuple[Any, int]] = {
     "tokens": (None, 1),  # source, EOS, target, EOS, source, EOS, ...
     "offsets": (np.int64, 1),  # the index of a pair's first token
     "lengths": (np.int32, 2),  # tokens of source and target, EOS included
@@ -52,7 +52,9 @@ REASONS = {
 }
 
 
-def open_array(folder: Path, name: str, dtype: str | None = None, mode: str = "r") -> np.ndarray:
+def open_array(
+    folder: Path, name: str, dtype: str = "", mode: Literal["r", "r+"] = "r"
+) -> np.ndarray:
     """Maps a nonempty file into memory. Only `tokens` needs the `dtype`."""
     fixed_dtype, width = _LAYOUT[name]
     array = np.memmap(folder / name, fixed_dtype or dtype, mode)
@@ -151,9 +153,9 @@ class PairEncoder:
         corpus, pairs = chunk
         reasons = {}  # of dropped pairs, by their number
         texts = {}  # by the number of the pair
-        for number, pair in enumerate(pairs):
+        for number, (source, target) in enumerate(pairs):
             try:
-                texts[number] = tuple(line.decode().strip() for line in pair)
+                texts[number] = source.decode().strip(), target.decode().strip()
             except UnicodeDecodeError:
                 reasons[number] = "invalid_utf8"
 
@@ -167,8 +169,8 @@ class PairEncoder:
 
         encoded = dict(zip(texts, zip(sources, targets, strict=True), strict=True))
         for number, pair in encoded.items():
-            lengths = [len(pair[side]) for side in self.sides]
-            reason = drop_reason(lengths, self.rules, tag_length)
+            counts = [len(pair[side]) for side in self.sides]
+            reason = drop_reason(counts, self.rules, tag_length)
             if reason:
                 reasons[number] = reason
 
@@ -277,13 +279,12 @@ def _write(
 
     Returns the number of pairs written of each part, and the number dropped by reason.
     """
-    is_mixed = isinstance(source, MixedSource)
-    parts = source.sources if is_mixed else [source]
+    parts = source.sources if isinstance(source, MixedSource) else [source]
     total = len(source)
 
     # A small source is encoded by this process, unless the user asks for workers.
     processes = workers.num_workers(num_workers) if total > _SMALL or num_workers else 1
-    annotations = read_annotations(source) if is_mixed else {}
+    annotations = read_annotations(source) if isinstance(source, MixedSource) else {}
     if "links" in annotations:  # has no row for each pair: `link_spans` tells the rows of a pair
         (folder / "links").write_bytes(annotations.pop("links").tobytes())
 

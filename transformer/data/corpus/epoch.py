@@ -23,6 +23,7 @@ from jaxtyping import Int, Int32, Integer, UInt64
 from transformer.data.corpus.annotations import Annotations, PairNumbers, Sequences
 from transformer.data.corpus.encoding import end_sentences
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.vocabulary import SentencePieceVocabulary
 
 MARGIN = 1.0  # standard deviations above the expected length
 ATTEMPTS = 4
@@ -189,7 +190,9 @@ class Sampler:
     ) -> list[list[int]]:
         # The seed of a sentence depends on its number, not on its batch.
         numbers = mix(*seeds, side, pairs) >> np.uint64(32)
-        return self.tokenizer.sides[side].sample(sentences, numbers.tolist(), self.rate)
+        vocabulary = self.tokenizer.sides[side]
+        assert isinstance(vocabulary, SentencePieceVocabulary)  # other kinds are refused
+        return vocabulary.sample(sentences, numbers.tolist(), self.rate)
 
 
 def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:

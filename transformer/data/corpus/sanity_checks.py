@@ -132,7 +132,7 @@ def find_losses(
 
 def find_shared(corpus: Corpus, source: Source, texts: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yields a line if a held-out split shares pairs, or many sources, with the training corpus."""
-    texts = [tuple(side.strip() for side in pair) for pair in texts]
+    texts = [(text.strip(), translation.strip()) for text, translation in texts]
     pairs, sources = corpus.find_texts(texts)
     # A mixture may have the pairs in the other direction.
     swapped_pairs, _ = corpus.find_texts([pair[::-1] for pair in texts])

@@ -38,9 +38,10 @@ class SpanMasking(NamedTuple):
 
         Lengths do not count end-of-sentence.
         """
-        num_masked = np.clip(np.rint(self.fraction * lengths), 1, lengths).astype(int)
+        longest = np.maximum(lengths - 1, 1)  # a target is not longer than a longer sentence
+        num_masked = np.clip(np.rint(self.fraction * lengths), 1, longest).astype(int)
         num_spans = np.rint(num_masked / self.mean_length).astype(int)
-        # At least one token is between two spans, and a target is not longer than the sentence.
+        # At least one token is between two spans.
         most = np.minimum(np.maximum(lengths - num_masked, 1), len(self.sentinels))
         return num_masked, np.clip(num_spans, 1, most)
 

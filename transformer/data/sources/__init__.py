@@ -8,9 +8,16 @@ from typing import Protocol, runtime_checkable
 class Source(Protocol):
     """The sentence pairs of one split, in a fixed order."""
 
-    name: str  # used in messages
-    # everything that the pairs depend on, as JSON types: part of the key of a cached corpus
-    identity: dict
+    @property
+    def name(self) -> str:
+        """The name in messages."""
+
+    @property
+    def identity(self) -> dict:
+        """Everything that the pairs depend on, as JSON types.
+
+        It is part of the key of a cached corpus.
+        """
 
     def __len__(self) -> int:
         """Counts the pairs, which may take one pass over the files.

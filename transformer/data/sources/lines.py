@@ -54,7 +54,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 def _open(path: Path) -> gzip.GzipFile | io.BufferedReader:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
-    return path.open("rb", buffering=BLOCK_BYTES)
+    return io.BufferedReader(path.open("rb", buffering=0), BLOCK_BYTES)
 
 
 def _check_encoding(head: bytes, path: Path | str) -> None:

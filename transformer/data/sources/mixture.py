@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config.keys import declared_keys
 from transformer.config.types import Config, with_changes
@@ -54,7 +54,8 @@ class MixedSource:
 
     @property
     def identity(self) -> dict:
-        identity = {"source": "mixture", "parts": [source.identity for source in self.sources]}
+        identity: dict[str, Any] = {"source": "mixture"}
+        identity["parts"] = [source.identity for source in self.sources]
         for key in ANNOTATIONS:
             identity[key] = [path and file_identity(path) for path in self.paths(key)]
         return identity
@@ -211,7 +212,7 @@ def _find_file(name: str, corpus_data: Config) -> Path:
 
 def _settings(
     where: str, text: str, other_keys: Sequence[str], data_keys: Sequence[str]
-) -> dict[str, str | int]:
+) -> dict[str, Any]:
     """Returns the values of a text of KEY=VALUE words.
 
     `data_keys` are keys of the group `data`, with the types and rules of this group. Raises
@@ -223,7 +224,7 @@ def _settings(
         raise UserError(f"{where}: {text!r:.80} has an open quotation mark") from error
     declared = declared_keys()
     keys = (*other_keys, *data_keys)
-    values = {}
+    values: dict[str, Any] = {}
     for key, equals, value in words:
         if not equals or key not in keys:
             raise UserError(
@@ -233,12 +234,12 @@ def _settings(
             raise UserError(f"{where}: {key} is given twice")
 
         # `shlex` gives strings: convert integers, and check all values as those of other configs.
+        values[key] = value
         if key in data_keys:
             key_type = declared[f"data.{key}"].type
             rule = declared[f"data.{key}"].rule
             if key_type is int and value.isdecimal():
-                value = int(value)
-            if type(value) is not key_type or not rule.accepts(value):
+                values[key] = int(value)
+            if type(values[key]) is not key_type or not rule.accepts(values[key]):
                 raise UserError(f"{where}: {key}={value:.40} must be {rule.description}")
-        values[key] = value
     return values

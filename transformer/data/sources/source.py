@@ -30,7 +30,12 @@ SEPARATOR = "<sep>"  # the word between two sentences of a document, a token of 
 _BLOCK = 1024  # the most consecutive pairs in a sample of a larger source
 
 # The kinds that `data.source` can name. Each has `open(data, split)`, which returns a Source.
-SOURCES = {"tfds": TfdsSource, "text": TextSource, "ids": IdsSource, "synthetic": SyntheticSource}
+SOURCES: dict[str, Any] = {
+    "tfds": TfdsSource,
+    "text": TextSource,
+    "ids": IdsSource,
+    "synthetic": SyntheticSource,
+}
 
 
 def open_source(data: Config, split: str) -> Source:
@@ -72,7 +77,9 @@ def _open_pairs(data: Config, split: str) -> Source:
             mask[int(number) - 1] = False
     if data.train_pairs:
         # The mask ends with the last pair that it selects.
-        mask = mask[: np.searchsorted(np.cumsum(mask), data.train_pairs) + 1]
+        # The blank lines between documents are no pairs.
+        is_pair = mask & DocumentSource(source, 0).mask if data.context else mask
+        mask = mask[: np.searchsorted(np.cumsum(is_pair), data.train_pairs) + 1]
     return SelectedPairs(source, mask)
 
 
@@ -97,8 +104,8 @@ def decode_pairs(source: Source) -> Iterator[tuple[str, str]]:
 
     Raises UserError, with file and line, at the first side that is not UTF-8.
     """
-    for index, pair in enumerate(source):
-        yield tuple(decode(line, source.where(index, side)) for side, line in enumerate(pair))
+    for index, (text, translation) in enumerate(source):
+        yield decode(text, source.where(index, 0)), decode(translation, source.where(index, 1))
 
 
 def select_pairs(source: Source, limit: int) -> Iterator[tuple[str, str]]:
@@ -131,7 +138,8 @@ class _Selection:
 
     @functools.cached_property
     def _numbers(self) -> Int[np.ndarray, " M"]:
-        return np.flatnonzero(self.mask)
+        # A field of one subclass, and a property of the other.
+        return np.flatnonzero(self.mask)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -181,7 +189,10 @@ class DocumentSource(_Selection):
             # A side that lacks a sentence stays empty, as the side that monolingual pairs do not
             # have, so that the pair is dropped.
             sides = zip(*pairs, strict=True)
-            yield tuple(b"" if any(map(is_blank, side)) else separator.join(side) for side in sides)
+            text, translation = (
+                b"" if any(map(is_blank, side)) else separator.join(side) for side in sides
+            )
+            yield text, translation
 
     @functools.cached_property
     def mask(self) -> Bool[np.ndarray, " _"]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer.config.types import Config
 from transformer.support.errors import UserError
@@ -27,10 +27,11 @@ class Phrase(NamedTuple):
     german: str = ""
 
 
-def _tables() -> list[list[tuple[str, ...]]]:
+def _tables() -> list[list[Any]]:
     """Reads the file of words.
 
-    Empty lines divide the tables. A table is a line that explains it, and a line for each row.
+    Empty lines divide the tables. A table is a line that explains it, and a line for each row. A
+    row of two columns is a `Phrase`, and any other row is a tuple.
     """
     tables = []
     for table in WORDS.read_text(encoding="utf-8").strip().split("\n\n"):
@@ -113,7 +114,8 @@ class SyntheticSource:
                 part = zlib.crc32(pair.english.encode()) % 20
                 split = {1: "valid", 2: "test"}.get(part, "train")
             texts = {"en": pair.english, "de": pair.german, "": ""}
-            yield tuple(texts[language].encode() for language in self.languages)
+            source, target = (texts[language].encode() for language in self.languages)
+            yield source, target
 
 
 def draw_pair(random: Random) -> Phrase:

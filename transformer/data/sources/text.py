@@ -62,8 +62,8 @@ class TextSource:
         key = f"{split}_split"
         parts = []
         for stem in data[key].split("+"):
-            paths = [_find(folder, stem.strip(), language, key) for language in languages]
-            parts.append(tuple(paths))
+            source, target = (_find(folder, stem.strip(), code, key) for code in languages)
+            parts.append((source, target))
         return cls(tuple(parts))
 
     @property
@@ -83,10 +83,10 @@ class TextSource:
     def _starts(self) -> list[int]:
         """The number of the first pair of each part, and the number of all pairs."""
         starts = [0]
-        for part in self.parts:
-            counts = [count_lines(path) for path in part if path]
-            if len(set(counts)) > 1:
-                raise different_lengths(*part, *counts)
+        for source, target in self.parts:
+            counts = [count_lines(path) for path in (source, target) if path]
+            if source and target and counts[0] != counts[1]:
+                raise different_lengths(source, target, *counts)
             starts.append(starts[-1] + counts[0])
         return starts
 

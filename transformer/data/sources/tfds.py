@@ -100,4 +100,5 @@ class TfdsSource:
         for first in range(0, len(self), BLOCK):
             block = range(first, min(first + BLOCK, len(self)))
             for record in self.records.__getitems__(block):
-                yield tuple(record[language] if language else b"" for language in self.languages)
+                source, target = (record[key] if key else b"" for key in self.languages)
+                yield source, target

@@ -11,7 +11,7 @@ import sentencepiece
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import SPECIAL, SPECIAL_PIECES, UNK, WORD_START
 
-_LANGUAGE_TOKEN = re.compile("(?:>>.*?<<)?", re.DOTALL)  # at the start of a text, or nothing
+_LANGUAGE_TOKEN = re.compile(">>.*?<<", re.DOTALL)  # at the start of a text
 
 
 class PieceVocabulary:
@@ -101,7 +101,8 @@ class PieceVocabulary:
             return [piece for piece in text.split(" ") if piece]
 
         # SentencePiece would split the piece of a language.
-        language = _LANGUAGE_TOKEN.match(text)[0]
+        match = _LANGUAGE_TOKEN.match(text)
+        language = match[0] if match else ""
         pieces = self._processor.encode(text.removeprefix(language), out_type=str)
         return [language, *pieces] if language else pieces
 

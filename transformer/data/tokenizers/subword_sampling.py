@@ -38,10 +38,9 @@ class BpeDropout:
 
     def segment(self, word: str, generator: random.Random) -> list[str]:
         """Returns the pieces of a random segmentation."""
-        first_path = self._first_path
-        next_path = self._next_path
-        if len(word) > _LONGEST_CACHED:
-            first_path = next_path = self._greedy_path
+        is_cached = len(word) <= _LONGEST_CACHED
+        first_path = self._first_path if is_cached else self._greedy_path
+        next_path = self._next_path if is_cached else self._greedy_path
         path = first_path(word)
         while True:
             # The greedy path is followed for a geometric number of merges.
@@ -65,11 +64,12 @@ class BpeDropout:
         symbols = list(symbols)
         while True:
             # The merges are pairs of neighbours that form a piece, by descending score.
-            scores = [
-                self._scores.get(first + second) for first, second in itertools.pairwise(symbols)
-            ]
-            merges = [index for index, score in enumerate(scores) if score is not None]
-            merges.sort(key=lambda index, scores=scores: -scores[index])
+            ranks = []
+            for index, (first, second) in enumerate(itertools.pairwise(symbols)):
+                score = self._scores.get(first + second)
+                if score is not None:
+                    ranks.append((-score, index))
+            merges = [index for _, index in sorted(ranks)]
             path.append((symbols, merges))
             if not merges:
                 return path

@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sentencepiece
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+from sentencepiece.sentencepiece_model_pb2 import (  # type: ignore[attr-defined]  # made at import
+    ModelProto,
+    TrainerSpec,
+)
 
 from transformer.data.sources.lines import is_natural_number
 from transformer.data.tokenizers.byte_vocabulary import ByteVocabulary
@@ -58,7 +61,7 @@ class SentencePieceVocabulary:
             model_id: token for token, model_id in enumerate(self.model_ids) if model_id >= 0
         }
         self._token_of_piece = {piece: token for token, piece in enumerate(self.pieces)}
-        self._sampler = functools.cache(self._sampler)
+        self._sampler = functools.cache(self._make_sampler)
 
     def __reduce__(self):
         return SentencePieceVocabulary, (self.serialized,)
@@ -100,7 +103,7 @@ class SentencePieceVocabulary:
             for is_symbol, run in itertools.groupby(tokens, symbols.__contains__):
                 # Symbols of the user stay whole. The text between them is segmented word by word.
                 if is_symbol:
-                    pieces += map(symbols.get, run)
+                    pieces += [symbols[token] for token in run]
                     continue
                 text = b"".join([self._normalized[token] for token in run]).decode()
                 for word in _WORDS.findall(text):
@@ -134,7 +137,7 @@ class SentencePieceVocabulary:
         ]
         return [self._processor.decode(ids) for ids in model_ids]
 
-    def _sampler(self, rate: float) -> BpeDropout | UnigramSampler:
+    def _make_sampler(self, rate: float) -> BpeDropout | UnigramSampler:
         # Merges and probabilities concern only ordinary pieces.
         scores = {
             piece.piece: piece.score for piece in self._proto.pieces if piece.type == piece.NORMAL

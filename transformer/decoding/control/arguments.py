@@ -8,8 +8,8 @@ from absl import logging
 
 from transformer.decoding.batches import Replicas
 from transformer.decoding.control.control import Control
+from transformer.decoding.control.controlled_decoder import ControlledDecoder
 from transformer.decoding.control.glossary import Glossary
-from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translations, encode
 from transformer.support.errors import UserError
 
@@ -136,7 +136,7 @@ def read_columns(
 
 
 def translate_lines(
-    decoder: TextDecoder,
+    decoder: ControlledDecoder,
     parameters: Replicas,
     n_best: int,
     texts: Sequence[str],

@@ -3,7 +3,7 @@
 A forbidden token is never chosen. The other log-probabilities are the same as in forced decoding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -112,7 +112,10 @@ def match_fragment(
     ranks = history.spelling["ranks"][None, None]
     begins_with_rest = (ranks >= first) & (ranks < end)
     is_beginning = _forbid(tokens, tokens != PAD, jnp.zeros_like(forbidden))
-    return jnp.where(is_active, (forbidden | ~begins_with_rest) & ~is_beginning, forbidden)
+    continues = begins_with_rest | is_beginning
+    # After the word, where the hypothesis may end, tokens that another constraint forbids stay so.
+    is_required = is_beginning & ~(tokens == EOS).any(axis=2, keepdims=True)
+    return jnp.where(is_active, (forbidden | ~continues) & ~is_required, forbidden)
 
 
 def allow_prompt(
@@ -133,7 +136,7 @@ def require_prefix(prefix: Int[Array, "B P"], history: History, forbidden: Forbi
 
 # Functions of a constraint's value, the hypotheses, and the tokens that the entries above forbid. A
 # value has a row for each sentence, or is the value of the key with the same name.
-CONSTRAINTS = {
+CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
     "min_length": forbid_early_end,
     "no_repeat_ngram": forbid_repeated_ngrams,
     "banned": forbid_banned_phrases,
@@ -163,7 +166,7 @@ def constrain(
     # Within its prompt, a language model predicts only the next token of the prompt.
     values = {**values, "prompt": jnp.isfinite(prediction.logits).sum(axis=2, keepdims=True) == 1}
     forbidden = jnp.zeros(prediction.logits.shape, bool)
-    history = History(tokens, position, limits, values.get("spelling"))
+    history = History(tokens, position, limits, values.get("spelling", {}))
     for name, forbid in CONSTRAINTS.items():
         if name in values:
             forbidden = forbid(values[name], history, forbidden)

@@ -92,7 +92,7 @@ class OutputControl:
     def values_with(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Returns the values that `constrain` takes, with the arrays of the rows of a batch."""
         # These constraints depend on the texts of tokens.
-        values = self.values | arrays
+        values = {**self.values, **arrays}
         if not {"banned", "banned_here", "required", "fragment"}.isdisjoint(values):
             names = ("table", "edges", "ranks", "lengths")
             values["spelling"] = {name: jnp.array(getattr(self.spelling, name)) for name in names}
@@ -159,8 +159,10 @@ class OutputControl:
         """
         # The tokens of all texts. A prefix may be tokens already.
         prefix, required, banned, shorter = control
-        is_text = isinstance(prefix, str)
-        tokens = self.encode_text(f"prefix of {line}", prefix) if is_text else prefix
+        if isinstance(prefix, str):
+            tokens = self.encode_text(f"prefix of {line}", prefix)
+        else:
+            tokens = list(prefix)
         banned = self.spelling.normalize(line, banned) if banned else []
         phrases = [
             self._encode_required(line, texts, [*banned, *self.banned]) for texts in required
@@ -183,7 +185,7 @@ class OutputControl:
             )
 
         states = []
-        if is_text and tokens:
+        if isinstance(prefix, str) and tokens:
             tokens, states = self._split_prefix(prefix, tokens, limit - count)
         return {
             "prefix": tokens,

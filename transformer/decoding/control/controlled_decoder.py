@@ -104,7 +104,7 @@ class ControlledDecoder(TextDecoder):
         self, models: Models, *arrays: Any, method: Callable[..., Any], **options: Any
     ) -> Any:
         """Returns the result of `method` under the constraints, the last of the arrays."""
-        *arrays, constraints = arrays
+        *plain_arrays, constraints = arrays
 
         def search(models, sentences, *arguments):
             # A control may lower the limit of its row; 0 leaves it.
@@ -126,4 +126,4 @@ class ControlledDecoder(TextDecoder):
                 sentences = sentences._replace(search=phrase_search)
             return method(models, sentences, *arguments)
 
-        return super().search(models, *arrays, method=search, **options)
+        return super().search(models, *plain_arrays, method=search, **options)
