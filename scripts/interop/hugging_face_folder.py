@@ -21,6 +21,7 @@ from scripts.interop.hugging_face_names import (
 from scripts.interop.portable import Arrays, PortableModel, Settings
 from scripts.interop.vocabularies import Side
 from transformer.config.keys import format_value, validated_config
+from transformer.decoding.control.control import banned_tokens
 from transformer.decoding.ensemble import forbidden_tokens
 from transformer.support.errors import UserError
 from transformer.support.special_tokens import EOS, SPECIAL
@@ -161,11 +162,7 @@ def search_settings(model: PortableModel, max_length: int, rows: Sequence[int]) 
     """
     settings = model.settings
     min_length = settings["decoding.min_length"]
-    pieces = model.tokenizer.target.pieces
-    for piece in settings["decoding.banned_pieces"]:
-        if piece not in pieces:
-            raise UserError(f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out")
-    banned = [pieces.index(piece) for piece in settings["decoding.banned_pieces"]]
+    banned = banned_tokens(settings["decoding.banned_pieces"], model.tokenizer.target)
     never = [*forbidden_tokens(settings["decoding.forbid_unk"]), *banned]
     return {
         "num_beams": settings["decoding.beam_size"],

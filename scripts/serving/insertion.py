@@ -180,9 +180,8 @@ class _Insertion:
         """
         opening = element.opening
         before, after = self.target.text[position - 1 : position + 1]
-        if before.isalnum() and opening[:1].isalnum():
-            opening = f" {opening}"
-        return opening + " " * makes_one_word(opening, after)
+        space_before = " " * makes_one_word(before, opening)
+        return space_before + opening + " " * makes_one_word(opening, after)
 
     def _places(self, elements: Sequence[Element], inside: range) -> list[range]:
         """Returns the characters that each element surrounds. No two elements share one."""

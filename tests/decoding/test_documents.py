@@ -1,5 +1,5 @@
-"""Translation of documents: contexts, given translations, ends of documents, and what is left of a
-translation.
+"""Translation of documents: contexts, given translations, ends of documents, and the translation
+without its context.
 """
 
 import dataclasses

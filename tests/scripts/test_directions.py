@@ -164,7 +164,7 @@ def test_the_commands_translate_and_evaluate_another_direction(
     assert identities[0]["vocabulary"].endswith(" >>out<<") and identities[1][
         "vocabulary"
     ].endswith(" >>in<<")
-    # Beside the other direction, and not in its place.
+    # The file of the other direction stays.
     assert run(evaluate, f"--workdir={workdir}", f"--output={workdir / 'evaluations'}") == 0
     evaluations = read_evaluations(Workdir(workdir))
     assert sorted(each.settings["data.target_language"] for each in evaluations) == ["out", "third"]

@@ -3,12 +3,11 @@
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer.model.matmul import matmul_dtype
-from transformer.model.stored_weights import linear_map
+from transformer.model.stored_weights import AnyArray, linear_map
 
 Rows = Float[Array, "*rows K"]
 
@@ -49,8 +48,8 @@ class Linear(nnx.Linear):
 
 
 def expand_to_rank(
-    vector: Float[Array | np.ndarray, " D"],
+    vector: Float[AnyArray, " D"],
     x: Float[Array, "*rows D"],
-) -> Float[Any, "*ones D"]:
+) -> Float[AnyArray, "*ones D"]:
     """Returns the vector with the rank of x: (1, ..., 1, D)."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))

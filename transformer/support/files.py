@@ -101,8 +101,9 @@ def new_folder(output: Path) -> Iterator[Path]:
     check_new(output)
     make_folder(output.parent, "--output")
     unfinished = output.with_name(f".{output.name}.unfinished")
-    with (output.parent / f"{unfinished.name}.lock").open("w") as lock:
-        if not try_lock(lock):
+    lock = output.with_name(f"{unfinished.name}.lock")
+    with lock.open("w") as file:
+        if not try_lock(file):
             raise UserError(f"--output={output}: another process is writing it")
         # A process that was killed may have left the folder.
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -113,7 +114,7 @@ def new_folder(output: Path) -> Iterator[Path]:
             unfinished.rename(output)
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
-            Path(lock.name).unlink()
+            lock.unlink()
 
 
 def six_digits(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""Files that others made: what is read, and how damage and attacks end in one line."""
+"""Files of others: the reader returns their contents, and damage or an attack is an error of one
+line.
+"""
 
 import io
 import json

@@ -50,6 +50,17 @@ class Control(NamedTuple):
     limit: int = 0
 
 
+def banned_tokens(banned_pieces: Sequence[str], vocabulary: Vocabulary) -> list[int]:
+    """Returns the tokens of `decoding.banned_pieces`.
+
+    Raises UserError if the vocabulary lacks one.
+    """
+    for piece in banned_pieces:
+        if piece not in vocabulary.pieces:
+            raise UserError(f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out")
+    return [vocabulary.pieces.index(piece) for piece in banned_pieces]
+
+
 class OutputControl:
     """The constraints of the keys of `config.decoding`, and of texts for the sources of a call.
 
@@ -76,12 +87,8 @@ class OutputControl:
 
         # A banned piece is forbidden after any characters.
         width = len(rules[0]) if rules else 2
-        for piece in decoding_config.banned_pieces:
-            if piece not in vocabulary.pieces:
-                raise UserError(
-                    f"decoding.banned_pieces: the vocabulary lacks {piece}; leave it out"
-                )
-            rules.append([vocabulary.pieces.index(piece)] + [0] * (width - 1))
+        for token in banned_tokens(decoding_config.banned_pieces, vocabulary):
+            rules.append([token] + [0] * (width - 1))
         if rules:
             self.values["banned"] = jnp.array([rules])
 
