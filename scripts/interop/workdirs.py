@@ -26,7 +26,7 @@ from transformer.workdir import create_workdir
 STEP = 0  # an imported model has had no update here
 FACTORS = "activation_factors.json"  # beside the parameters of a model from Firefox
 # An imported model has no training data. Commands that need data ask for data.path.
-NO_DATA = {"data.source": "text", "data.name": "imported", "data.valid_split": "valid"}
+NO_DATA = {"data.source": "text", "data.name": "imported"}
 
 
 def write(model: PortableModel, folder: Path, origin: Mapping[str, Any] | None = None) -> None:

@@ -446,7 +446,7 @@ def test_sentences_are_bundled_for_five_languages(model, monkeypatch):
 
 def test_the_validation_split_is_used_with_its_references(model, equal, tmp_path):
     for language in ("de", "en"):
-        (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
+        (tmp_path / f"validation.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     config = model.config | workdirs.NO_DATA | {"data.path": str(tmp_path)}
     full = certificate.float32_config(model._replace(config=config), COMMON_SEARCH)
     valid = sentences.default_sentences(full)
