@@ -11,6 +11,7 @@ from configs import base, rules
 from transformer.config.keys import COMBINATIONS, declared_keys, flatten, validated_config
 from transformer.config.tables import tables
 from transformer.support.errors import UserError
+from transformer.training.loss import TOKEN_LOSSES, label_smoothed
 
 BASE = flatten(base.get_config())
 KEYS = declared_keys()
@@ -115,6 +116,7 @@ IMPOSSIBLE_COMBINATIONS = (
         ("objective=ctc", "strategy=beam"),
     ),
     ({"decoding.strategy": "ctc"}, ("objective=translation", "strategy=ctc")),
+    (CTC | {"training.loss": "experimental"}, ("objective=ctc", "loss=experimental")),
     (CTC | {"training.label_smoothing": 0.1}, ("objective=ctc", "label_smoothing=0.1")),
     (
         CTC | {"model.positions": "learned", "model.max_positions": 767, "model.ctc_frames": 3},
@@ -308,6 +310,11 @@ POSSIBLE_COMBINATIONS = (
         "decoding.banned_pieces": ("a",),
     },
 )
+
+
+@pytest.fixture(autouse=True)
+def another_loss(monkeypatch):
+    monkeypatch.setitem(TOKEN_LOSSES, "experimental", label_smoothed)
 
 
 def error_of(changes: dict) -> str:

@@ -18,13 +18,15 @@ from tests.distributed.on_meshes import LENGTHS, Shape, largest_error, mesh_of
 from tests.model.models import flat
 from tests.training.tiny import make_batch, setup, tiny_config
 from transformer.decoding.ensemble import build_models
+from transformer.support.special_tokens import EOS
 from transformer.training.columns import Columns
 from transformer.training.loss import token_losses
 
 SHAPES = [(1, 1, 1), (2, 1, 2)]
-# Of two sentences with four tokens, and a teacher's.
+# Of two rows with four tokens, and a teacher's.
 LOGITS, TEACHER = np.random.default_rng(0).normal(size=(2, 2, 4, 7)).astype(np.float32)
-TARGETS = np.array([[3, 5, 3, 2], [4, 4, 6, 2]], np.int32)
+TARGETS = np.array([[4, 5, 4, EOS], [4, EOS, 5, 4]], np.int32)  # the second row is packed
+SMOOTHING = 0.1
 
 
 def update(loss: str, shape: Shape, batches: Sequence[dict]) -> tuple[float, dict[str, np.ndarray]]:
@@ -59,7 +61,7 @@ def main(loss: str) -> None:
         name: {"loss": abs(loss / expected_loss - 1), "gradient": largest_error(gradient, expected)}
         for name, (loss, gradient) in updates.items()
     }
-    training = tiny_config(training__label_smoothing=0.0, training__loss=loss).training
+    training = tiny_config(training__label_smoothing=SMOOTHING, training__loss=loss).training
     teachers = [TEACHER] if loss == "distillation" else []
     criterion, _ = token_losses(
         LOGITS,

@@ -198,6 +198,9 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "this objective reads one sentence a row; set plan=buckets": lambda training, batch: (
         _lacks(training, "packed") and batch.plan == "packed"
     ),
+    "this objective has a loss of its own; set loss=cross_entropy": lambda training: (
+        _lacks(training, "loss") and training.loss != "cross_entropy"
+    ),
     "this objective has no label smoothing; set label_smoothing=0": lambda training: (
         _lacks(training, "label_smoothing") and training.label_smoothing > 0
     ),

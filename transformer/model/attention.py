@@ -120,6 +120,8 @@ class MultiHeadAttention(nnx.Module):
         """Attends with projected queries, keys and values, in the plain form of equation 1.
 
         Cached decoding calls this method directly, because it stores projected keys and values.
+        Fused attention replaces it in training (`fused_attention`), so edits of this method also
+        need model.attention_implementation=plain.
         """
         keys = self._repeat_groups(keys)
         values = self._repeat_groups(values)

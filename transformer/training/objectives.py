@@ -38,7 +38,7 @@ class TrainingObjective(NamedTuple):
 
     Samples and reports show translations and attention if `methods` has `translate` and
     `attention`. The `options` are the optional parts of the configuration that it supports:
-    - packed (batch.plan), label_smoothing, r_drop, candidate_loss
+    - packed (batch.plan), loss, label_smoothing, r_drop, candidate_loss
     - pair_weights and alignments (of data.mixture)
     - shortlist
     - decoder (model.decoder_start and decoder_self_attention)
@@ -95,6 +95,7 @@ OBJECTIVES = {
         },
         options={
             "packed",
+            "loss",
             "label_smoothing",
             "r_drop",
             "candidate_loss",
@@ -113,7 +114,7 @@ OBJECTIVES = {
             model_config, source, rngs=rngs
         ),
         methods={"encode"},
-        options={"packed", "label_smoothing"},
+        options={"packed", "loss", "label_smoothing"},
         make_inputs=make_masking,
     ),
     # Predicts masked spans of the source, by an encoder and a decoder.
@@ -121,7 +122,7 @@ OBJECTIVES = {
         sides=(True, False),
         make_model=Transformer,
         methods={"encode"},
-        options={"packed", "label_smoothing", "r_drop", "decoder"},
+        options={"packed", "loss", "label_smoothing", "r_drop", "decoder"},
         make_corpus=mask_spans,
     ),
     # Predicts each target token from the tokens before it, by a decoder.
@@ -131,7 +132,7 @@ OBJECTIVES = {
             model_config, target, rngs=rngs
         ),
         methods={"translate", "beam_tree"},
-        options={"packed", "label_smoothing", "r_drop", "pair_weights", "decoder"},
+        options={"packed", "loss", "label_smoothing", "r_drop", "pair_weights", "decoder"},
     ),
     # Predicts all target tokens at once, by an encoder that reads each source token several times.
     "ctc": TrainingObjective(

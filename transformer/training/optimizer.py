@@ -122,13 +122,18 @@ def _scale_by_name(
 def count_updates(optimizer_state: optax.OptState) -> jax.Array | jax.ShapeDtypeStruct:
     """Returns the number of updates that the optimizer has made, the argument of its schedule.
 
-    Skipped updates do not count.
+    Skipped updates do not count. Raises ValueError if the optimizer does not count updates.
     """
     counts = optax.tree.get_all_with_path(
         optimizer_state,
         "count",
         filtering=lambda path, _: path[-1].tuple_name == "ScaleByScheduleState",
     )
+    if not counts:
+        raise ValueError(
+            "the optimizer counts no updates; multiply by its rate with "
+            "optax.scale_by_learning_rate(schedule)"
+        )
     return counts[0][1]
 
 
