@@ -37,13 +37,14 @@ SMOKE = [("training.steps", "20")]
 
 def largest_bucket(config) -> Bucket:
     """Returns the shape of the largest possible batch."""
-    length = config.batch.packed_length if config.batch.plan == "packed" else config.data.max_length
+    is_packed = config.batch.plan == "packed"
+    length = config.batch.packed_length if is_packed else config.data.max_length
     languages = [config.data.source_language, config.data.target_language]
     if config.training.objective == "span_corruption":
         languages[1] = languages[0]  # it makes pairs of monolingual text
     sides = [length if language else 0 for language in languages]
     candidates = config.batch.candidates if config.batch.plan == "groups" else 1
-    return Bucket(config.batch.tokens // length, *sides, candidates)
+    return Bucket(config.batch.tokens // length, *sides, candidates, is_packed)
 
 
 def test_the_lists_have_every_config():

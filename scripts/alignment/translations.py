@@ -39,12 +39,12 @@ class TokenLinks(NamedTuple):
     positions: the position of the target token among all target tokens.
     """
 
-    sources: Int[np.ndarray, "L"]
-    targets: Int[np.ndarray, "L"]
-    positions: Int[np.ndarray, "L"]
+    sources: Int[np.ndarray, " L"]
+    targets: Int[np.ndarray, " L"]
+    positions: Int[np.ndarray, " L"]
 
 
-def read_links(corpus: Corpus, pairs: Int[np.ndarray, "N"]) -> Iterator[TokenLinks]:
+def read_links(corpus: Corpus, pairs: Int[np.ndarray, " N"]) -> Iterator[TokenLinks]:
     """Yields the links of these pairs of a corpus, a chunk of pairs at a time."""
     num_links = np.cumsum(corpus.lengths[pairs].astype(np.int64).prod(axis=1))
 
@@ -134,7 +134,7 @@ def likeliest(probabilities: csr_array, count: int) -> Int[np.ndarray, "VS N"]:
     return translations
 
 
-def most_frequent(counts: Int[np.ndarray, "V"], count: int) -> Int[np.ndarray, "F"]:
+def most_frequent(counts: Int[np.ndarray, " V"], count: int) -> Int[np.ndarray, " F"]:
     """Returns the tokens with the largest counts, without special tokens and counts of 0."""
     tokens = np.argsort(-counts, kind="stable")
     tokens = tokens[(tokens >= SPECIAL) & (counts[tokens] > 0)]
@@ -151,7 +151,7 @@ def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, 
     covered = total = candidates = 0
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
-        (allowed,) = limited.candidates(source[None])
+        (allowed,) = limited.tokens_of(source[None])
 
         # Special tokens are always candidates, and padding of `allowed` is -1.
         target = target[target >= SPECIAL]

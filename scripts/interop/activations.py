@@ -148,7 +148,7 @@ def _largest_of_calls(
     sizes: Float[np.ndarray, "B L"],
     source: Int[np.ndarray, "B S"],
     target: Int[np.ndarray, "B T"],
-) -> Float[np.ndarray, "N"]:
+) -> Float[np.ndarray, " N"]:
     """Returns the largest input of each call: one call of the encoder, one for each target token.
 
     The keys and values of cross-attention are computed from the source in one call.

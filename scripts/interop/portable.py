@@ -106,8 +106,8 @@ def fitting_positions(
 
 
 def rows_in_order(
-    table: Float[np.ndarray, "V *D"], ids: list[int], absent: float = 0.0
-) -> Float[np.ndarray, "W *D"]:
+    table: Float[np.ndarray, "V ..."], ids: list[int], absent: float = 0.0
+) -> Float[np.ndarray, "W ..."]:
     """Returns the rows with these ids of another toolkit. Rows of absent tokens are `absent`."""
     rows = np.full((len(ids), *table.shape[1:]), absent, np.float32)
     present = np.array(ids) != ABSENT

@@ -105,7 +105,7 @@ def write_stablehlo(
 
     def search(
         parameters: Parameters, source: Int[Array, "B S"]
-    ) -> tuple[Int[Array, "B L"], Float[Array, "B"]]:
+    ) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
         # The largest limit of sources of this length, or a little more. The length may be symbolic.
         longest = math.ceil(decoding.max_length_factor) * (source.shape[1] - 1)
         max_length = longest + decoding.max_extra_length + 1

@@ -42,7 +42,7 @@ def fit(features: Features, is_right: Labels) -> dict[str, float]:
     scale *= [SIGNS[name] for name in features]
     values = (values - center) / scale
 
-    def loss(weights: Float[np.ndarray, "F"]) -> tuple[float, Float[np.ndarray, "F"]]:
+    def loss(weights: Float[np.ndarray, " F"]) -> tuple[float, Float[np.ndarray, " F"]]:
         """Returns the negative log-likelihood with the penalty, and its gradient."""
         intercept, *coefficients = weights
         logits = intercept + values @ coefficients
@@ -112,7 +112,7 @@ MEASURES = (auc, calibration_error)
 def measure(
     confidences: Values,
     is_right: Labels,
-    sentences: Int[np.ndarray, "N"] | None = None,
+    sentences: Int[np.ndarray, " N"] | None = None,
 ) -> dict[str, Any]:
     """Returns both measures with 95 % intervals; None for the AUC if it is not defined.
 

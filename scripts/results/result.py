@@ -37,7 +37,7 @@ class ScoredSystem(NamedTuple):
 
     system: System
     bleu: Num[np.ndarray, "seeds sentences numbers"]
-    chrf: Float[np.ndarray, "sentences"]
+    chrf: Float[np.ndarray, " sentences"]
     scores: dict[str, SeedScores]
 
 
@@ -246,7 +246,7 @@ def _bleu_by_length(metric: AdditiveMetric, systems: Sequence[ScoredSystem]) -> 
     return bins
 
 
-def length_bins(lengths: Int[np.ndarray, "sentences"]) -> list[tuple[int, int]]:
+def length_bins(lengths: Int[np.ndarray, " sentences"]) -> list[tuple[int, int]]:
     """Returns the shortest and longest lengths of bins with about equally many sentences."""
     count = min(MAX_BINS, max(1, len(lengths) // MIN_BIN_SENTENCES))
     # Quantiles of the lengths are the upper ends of the bins. Equal quantiles make one bin.

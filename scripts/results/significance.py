@@ -46,7 +46,7 @@ SMALLEST_P_VALUE = 1e-9
 class SeedScores(NamedTuple):
     """The corpus scores of a system by seed, on all sentences and on the resamples."""
 
-    scores: Float[np.ndarray, "seeds"]
+    scores: Float[np.ndarray, " seeds"]
     resampled: Float[np.ndarray, "seeds samples"]
 
     @property
@@ -105,7 +105,7 @@ def resample(
     metric: AdditiveMetric,
     statistics: Num[np.ndarray, "sentences numbers"],
     resamples: Int[np.ndarray, "samples sentences"],
-) -> Float[np.ndarray, "samples"]:
+) -> Float[np.ndarray, " samples"]:
     """Returns the scores of one run in the resamples, which hold indices of sentences."""
     statistics = statistics.astype("float32")  # as in sacreBLEU
     return metric.score(np.stack([statistics[row].sum(0) for row in resamples]))
@@ -139,7 +139,7 @@ def compare(first: SeedScores, second: SeedScores) -> dict[str, Any]:
     return {"difference": difference, "interval": interval, "p_value": p_value}
 
 
-def _noise(systems: list[SeedScores], resampled: Float[np.ndarray, "samples"]) -> Noise | None:
+def _noise(systems: list[SeedScores], resampled: Float[np.ndarray, " samples"]) -> Noise | None:
     """Returns the noise of the sum or difference of the systems' means.
 
     Args:
@@ -176,6 +176,6 @@ def _noise(systems: list[SeedScores], resampled: Float[np.ndarray, "samples"]) -
     return Noise(float(seeds), float(freedom), max(0.0, float(resampled.var() - interaction)))
 
 
-def _interval(resampled: Float[np.ndarray, "samples"]) -> tuple[float, float]:
+def _interval(resampled: Float[np.ndarray, " samples"]) -> tuple[float, float]:
     mean, half_width = estimate_ci(resampled)
     return float(mean - half_width), float(mean + half_width)

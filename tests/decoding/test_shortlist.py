@@ -24,7 +24,7 @@ from transformer.data.tokenizers.vocabulary import IdsVocabulary
 from transformer.decoding import ensemble
 from transformer.decoding.beam_search import BeamSearch, SourceBatch
 from transformer.decoding.beam_tree import trace
-from transformer.decoding.shortlist import CandidateModel, Shortlist
+from transformer.decoding.shortlist import Shortlist, ShortlistModel
 from transformer.support.special_tokens import BOS, EOS, PAD, SPECIAL
 
 VOCAB_SIZE = 12
@@ -46,7 +46,7 @@ def make_shortlist(
 def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_size, is_shared):
     shortlist = make_shortlist(size, vocab_size, is_shared)
     sources = random_sources(20, 9, vocab_size, seed=1)
-    candidates = shortlist.candidates(sources)
+    candidates = shortlist.tokens_of(sources)
     assert candidates.shape[1] <= vocab_size
     for source, row in zip(sources, candidates, strict=True):
         expected = {
@@ -65,7 +65,7 @@ def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_siz
         assert (np.diff(present) > 0).all()
         assert set(present.tolist()) == expected - {-1}
         assert (row[len(present) :] == -1).all()
-        np.testing.assert_array_equal(shortlist.candidates(source[None]), row[None])
+        np.testing.assert_array_equal(shortlist.tokens_of(source[None]), row[None])
 
 
 def search(models, source, candidates, limits, width, max_length=16, **changes):
@@ -78,7 +78,7 @@ def search(models, source, candidates, limits, width, max_length=16, **changes):
 def _search(graphs, settings, parameters, source, candidates, limits):
     (width, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
     models = (
-        models if candidates is None else [CandidateModel(model, candidates) for model in models]
+        models if candidates is None else [ShortlistModel(model, candidates) for model in models]
     )
     decoding_config = make_decoding_config(beam_size=width, **dict(changes))
     return BeamSearch(
@@ -152,7 +152,7 @@ def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
         tree = trace(decoder, REPLICAS, text)
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(best.score, rel=1e-5)
-        (candidates,) = shortlist.candidates(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
+        (candidates,) = shortlist.tokens_of(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
         pieces = {VOCABULARY.pieces[token] for token in candidates if token >= 0}
         assert {node.piece for node in tree.nodes} <= pieces
         seen |= set(VOCABULARY.pieces) - pieces

@@ -97,7 +97,8 @@ def batch_of(
     The remaining rows are filler.
     """
     batch = assemble_batch(
-        pairs, PlannedBatch(Bucket(*shape), np.arange(len(rows)), np.array(rows), packed)
+        pairs,
+        PlannedBatch(Bucket(*shape, is_packed=packed), np.arange(len(rows)), np.array(rows)),
     )
     return {name: jnp.asarray(array) for name, array in batch.items()}
 

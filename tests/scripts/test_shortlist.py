@@ -95,7 +95,7 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
         learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared
     )
     for text, (best,) in zip(SOURCES, translations, strict=True):
-        (candidates,) = limited.candidates(
+        (candidates,) = limited.tokens_of(
             np.array([[*(int(number) + 4 for number in text.split()), EOS]])
         )
         assert set(best.tokens) <= set(candidates.tolist())

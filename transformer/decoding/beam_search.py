@@ -45,7 +45,7 @@ class SourceBatch(NamedTuple):
     """
 
     source: Int[Array, "B S"]
-    limits: Int[Array, "B"]
+    limits: Int[Array, " B"]
     max_length: int
     lines: Any = None  # int32 (B,)
     adjust: Callable[..., Prediction] = lambda prediction, tokens, position: prediction
@@ -73,7 +73,7 @@ class Extensions(NamedTuple):
 
 
 Models = Sequence[AutoregressiveModel]
-SearchResult = tuple[Hypotheses, Bool[Array, "B"]]  # the second: which rows are done
+SearchResult = tuple[Hypotheses, Bool[Array, " B"]]  # the second: which rows are done
 
 
 class SearchState(NamedTuple):
@@ -84,7 +84,7 @@ class SearchState(NamedTuple):
     live_token_log_p: Float[Array, "B K L"]
     live_log_p: Float[Array, "B K"]
     ended: Hypotheses
-    done: Bool[Array, "B"]
+    done: Bool[Array, " B"]
     caches: Caches
 
 
@@ -211,9 +211,9 @@ class BeamSearch:
         best, index = jax.lax.top_k(log_p.reshape(flat), count)  # (B, count)
         tokens = gather(tokens.reshape(flat), index)
         token_log_p = gather(token_log_p.reshape(flat), index)
-        if prediction.candidates is not None:
-            # From indices of candidates to ids of the vocabulary.
-            tokens = jnp.take_along_axis(prediction.candidates, tokens, axis=1)
+        if prediction.shortlisted is not None:
+            # From indices of shortlisted tokens to ids of the vocabulary.
+            tokens = jnp.take_along_axis(prediction.shortlisted, tokens, axis=1)
         return Extensions(best, index // per_parent, tokens, token_log_p)
 
     def compete(
@@ -255,9 +255,9 @@ class BeamSearch:
             scores=self.score(jnp.where(ends, end_log_p, -jnp.inf), position + 1),
             token_log_probabilities=state.live_token_log_p.at[..., position].set(end_token_log_p),
         )
-        candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
-        _, best = jax.lax.top_k(candidates.scores, self.decoding_config.beam_size)
-        return gather(candidates, best)
+        ended = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), state.ended, ending)
+        _, best = jax.lax.top_k(ended.scores, self.decoding_config.beam_size)
+        return gather(ended, best)
 
     def score(self, log_p: Float[Array, "*B"], length: Int[Array, "*L"]) -> Float[Array, "*B"]:
         """Returns log p / length penalty. The length counts EOS."""
@@ -302,7 +302,7 @@ def length_penalty(
     return penalty(length, decoding_config.length_penalty)
 
 
-def output_limits(source: Int[Array, "B S"], decoding_config: Config) -> Int[Array, "B"]:
+def output_limits(source: Int[Array, "B S"], decoding_config: Config) -> Int[Array, " B"]:
     """Returns `SourceBatch.limits` for sources. A filler row consists of PAD, without EOS."""
     source_lengths = range(decoding_config.max_source_length)
     limits = jnp.array([output_limit(length, decoding_config) for length in source_lengths])

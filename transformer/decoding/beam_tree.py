@@ -110,8 +110,8 @@ def alternatives(
 
     # The tokens that the search considers after the prefix; impossible ones have -inf.
     position = len(tokens)
-    candidates = zip(steps.log_p[position].tolist(), steps.tokens[position].tolist(), strict=True)
-    likeliest = sorted(candidates, key=lambda pair: -pair[0])[:count]
+    pairs = zip(steps.log_p[position].tolist(), steps.tokens[position].tolist(), strict=True)
+    likeliest = sorted(pairs, key=lambda pair: -pair[0])[:count]
     controls = [Control([*tokens, token]) for log_p, token in likeliest if math.isfinite(log_p)]
     translations = decoder.translate(parameters, [text] * len(controls), controls=controls)
     return [best for (best,) in translations]

@@ -28,7 +28,7 @@ from transformer.decoding.forced_decoding import map_rows, score_passes
 from transformer.decoding.text_decoder import TextDecoder
 from transformer.decoding.translation import Translation, Translations
 
-Features = Mapping[str, Float[np.ndarray, "N"]]  # values of N translations, by name
+Features = Mapping[str, Float[np.ndarray, " N"]]  # values of N translations, by name
 Weights = Mapping[str, float]  # of each feature, and "intercept"
 
 
@@ -103,7 +103,7 @@ def compute_features(
     return {name: np.array(values, float) for name, values in features.items()}
 
 
-def probabilities(weights: Weights, features: Features) -> Float[np.ndarray, "N"]:
+def probabilities(weights: Weights, features: Features) -> Float[np.ndarray, " N"]:
     """Returns the probabilities of a logistic regression."""
     logits = weights["intercept"] + sum(weights[name] * features[name] for name in features)
     return 0.5 + 0.5 * np.tanh(0.5 * logits)  # the logistic function, without overflow

@@ -40,7 +40,7 @@ def search_with_coverage(
 
 def log_coverage(
     models: Sequence[Any], source: Int[Array, "B S"], target: Int[Array, "N T"], beams: int
-) -> Float[Array, "N"]:
+) -> Float[Array, " N"]:
     """Returns the log of the attention of models to each source token, at most 0, summed over the
     tokens.
 

@@ -90,7 +90,7 @@ def ctc_search(
     return hypotheses, jnp.ones(len(source), bool)
 
 
-def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
+def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, " F"]) -> Prefixes:
     """Returns the prefix of the most likely alignment, as a beam of 1."""
     labels = jnp.where(is_frame, jnp.argmax(log_p, axis=-1), BLANK)[None]  # (1, F)
     is_token = emits_token(labels)
@@ -101,7 +101,7 @@ def _greedy(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"]) -> Prefixes:
     return Prefixes(tokens, lengths, total, jnp.full_like(total, -jnp.inf))
 
 
-def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: int) -> Prefixes:
+def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, " F"], beam_size: int) -> Prefixes:
     """Returns the prefixes of a beam search over the frames."""
     # At the start, only the first slot has a prefix: the empty one, as if after a BLANK.
     tokens = jnp.full((beam_size, len(log_p) + 1), PAD)
@@ -120,7 +120,7 @@ def _search(log_p: Float[Array, "F V"], is_frame: Bool[Array, "F"], beam_size: i
     return jax.lax.scan(advance, start, (log_p, is_frame))[0]
 
 
-def _advance(prefixes: Prefixes, log_p: Float[Array, "V"]) -> Prefixes:
+def _advance(prefixes: Prefixes, log_p: Float[Array, " V"]) -> Prefixes:
     """Returns the best prefixes after one more frame."""
     count, _ = prefixes.tokens.shape
     index = jnp.arange(count)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.shortlist import CandidateModel
+from transformer.decoding.shortlist import ShortlistModel
 from transformer.decoding.top_k import logsumexp
 from transformer.support.special_tokens import BOS, PAD, UNK
 
@@ -55,12 +55,12 @@ class Prediction(NamedTuple):
     """Log-probabilities of the next token: logits - log_normalizer.
 
     A search normalizes only the tokens that it keeps. The last axis is the vocabulary, or the
-    `candidates` of each row. In both, the index of a special token is its id.
+    `shortlisted` tokens of each row. In both, the index of a special token is its id.
     """
 
     logits: Float[Array, "B K V"]
     log_normalizer: Float[Array, "B K"]
-    candidates: Int[Array, "B V"] | None = None
+    shortlisted: Int[Array, "B V"] | None = None
 
 
 def decode_step(
@@ -75,13 +75,13 @@ def decode_step(
     pairs = zip(models, caches, strict=True)
     steps = [model.decode_step(last, position, cache) for model, cache in pairs]
     logits, caches = zip(*steps, strict=True)
-    candidates = models[0].candidates if isinstance(models[0], CandidateModel) else None
+    shortlisted = models[0].shortlisted if isinstance(models[0], ShortlistModel) else None
     if len(models) == 1:
         log_normalizer = logsumexp(logits[0])
-        return Prediction(logits[0], log_normalizer, candidates), caches
+        return Prediction(logits[0], log_normalizer, shortlisted), caches
 
     # The mean of probabilities is normalized.
-    return Prediction(log_probabilities(logits), jnp.zeros(last.shape), candidates), caches
+    return Prediction(log_probabilities(logits), jnp.zeros(last.shape), shortlisted), caches
 
 
 def forbidden_tokens(forbid_unk: bool) -> tuple[int, ...]:

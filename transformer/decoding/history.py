@@ -19,5 +19,5 @@ class History(NamedTuple):
 
     tokens: Int[Array, "B K L"]
     position: Int[Array, ""]
-    limits: Int[Array, "B"]
+    limits: Int[Array, " B"]
     spelling: Mapping[str, Array]

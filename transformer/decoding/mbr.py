@@ -41,7 +41,7 @@ def rank_texts(
 
 def weights_of(
     translations: list[Translation], candidates: list[Translation], samples: bool
-) -> Num[np.ndarray, "N"]:
+) -> Num[np.ndarray, " N"]:
     """Returns the weight of each candidate as a pseudo-reference.
 
     `candidates` are the different texts of the translations. The weight is the number of samples
@@ -56,7 +56,7 @@ def weights_of(
 
 def rank(
     candidates: list[Translation],
-    weights: Num[np.ndarray, "N"],
+    weights: Num[np.ndarray, " N"],
     utilities: Float[np.ndarray, "N N"],
     utility: str,
 ) -> list[Translation]:
@@ -125,7 +125,7 @@ def bleu(texts: Sequence[str]) -> Float[np.ndarray, "N N"]:
 
 def count_ngrams(
     rows: Sequence[str | tuple[str, ...]], order: int
-) -> Iterator[tuple[Int[np.ndarray, "N"], Int[np.ndarray, "N N"]]]:
+) -> Iterator[tuple[Int[np.ndarray, " N"], Int[np.ndarray, "N N"]]]:
     """Yields the numbers of n-grams of each row, and of each pair of rows, for n up to `order`."""
     for n in range(1, order + 1):
         # Each different n-gram has an id. occurrences[i, id] counts it in row i.

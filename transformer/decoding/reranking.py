@@ -44,7 +44,7 @@ class Scorer(NamedTuple):
         texts: Sequence[str],
         hypotheses: Translations,
         tokenizer: Tokenizer,
-    ) -> list[Float[np.ndarray, "N"]]:
+    ) -> list[Float[np.ndarray, " N"]]:
         """Returns log p / S of the hypotheses of each text, with S source tokens of the search.
 
         If a text or one of its hypotheses is too long for the model, all hypotheses of the text
@@ -81,7 +81,7 @@ class CommandScorer(NamedTuple):
         texts: Sequence[str],
         hypotheses: Translations,
         tokenizer: Tokenizer,
-    ) -> list[Float[np.ndarray, "N"]]:
+    ) -> list[Float[np.ndarray, " N"]]:
         """Returns the scores of the hypotheses of each text. The command runs once."""
         sources = [text for text, row in zip(texts, hypotheses, strict=True) for _ in row]
         outputs = [one.text for row in hypotheses for one in row]

@@ -88,7 +88,7 @@ def sample(
     return Hypotheses(final.tokens, scores, final.token_log_p), final.done.all(axis=1)
 
 
-def sample_keys(seed: int, lines: Int[Array, "B"], count: int) -> Key[Array, "B K"]:
+def sample_keys(seed: int, lines: Int[Array, " B"], count: int) -> Key[Array, "B K"]:
     """Returns a key for each of `count` samples of each line."""
     fold_in = jax.vmap(jax.random.fold_in, in_axes=(None, 0))  # one key and several numbers
     line_keys = fold_in(jax.random.key(seed), lines)

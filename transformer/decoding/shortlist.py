@@ -31,30 +31,30 @@ class Shortlist:
     """The likeliest translations of each source token, and the most frequent target tokens.
 
     translations: target tokens, the most probable first; -1 where a source token has fewer.
-    frequent: candidates of every sentence.
+    frequent: tokens that are listed for every sentence.
     vocab_size: V, the number of target tokens.
-    is_shared: whether both languages have one vocabulary. Source tokens are then candidates too, to
+    is_shared: whether both languages have one vocabulary. Source tokens are then listed too, to
       be copied.
     """
 
     translations: Int[np.ndarray, "VS N"]
-    frequent: Int[np.ndarray, "F"]
+    frequent: Int[np.ndarray, " F"]
     vocab_size: int
     is_shared: bool
 
-    def candidates(self, source: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B C"]:
+    def tokens_of(self, source: Int[np.ndarray, "B S"]) -> Int[np.ndarray, "B C"]:
         """Returns the target tokens to consider for each row, without duplicates.
 
         The special tokens come first, so that the index of each is its id. The other tokens ascend.
         -1 fills up a row with fewer than C. C depends on S only.
         """
-        # All candidates of a row, in ascending order, with repetitions.
+        # All tokens of a row, in ascending order, with repetitions.
         rows = len(source)
         translations = self.translations[source].reshape(rows, -1)  # (B, S * N)
-        candidates = [translations, np.tile(self.frequent, (rows, 1))]
+        parts = [translations, np.tile(self.frequent, (rows, 1))]
         if self.is_shared:
-            candidates.append(source)
-        tokens = np.sort(np.concatenate(candidates, axis=1), axis=1)
+            parts.append(source)
+        tokens = np.sort(np.concatenate(parts, axis=1), axis=1)
 
         # V is not a token, and sorts after all tokens.
         is_repeated = np.diff(tokens, axis=1, prepend=-1) == 0
@@ -110,19 +110,19 @@ class Shortlist:
         return cls(translations[:, :size], frequent, tokenizer.target.size, tokenizer.is_shared)
 
 
-class CandidateModel:
-    """An `AutoregressiveModel` that predicts only the candidates of a row, never -1.
+class ShortlistModel:
+    """An `AutoregressiveModel` that predicts only the shortlisted tokens of a row, never -1.
 
-    The probabilities of the candidates sum to 1.
+    The probabilities of these tokens sum to 1.
     """
 
-    def __init__(self, model: Transformer, candidates: Int[Array, "B C"]):
+    def __init__(self, model: Transformer, shortlisted: Int[Array, "B C"]):
         self.model = model
-        self.candidates = candidates
+        self.shortlisted = shortlisted
         dtype = batched_dtype(matmul_dtype(model.decoder.embedding.dtype))
         table, bias = model.output_table_and_bias
-        rows = jnp.take(table, candidates, axis=0, mode="clip").astype(dtype)
-        self.bias = None if bias is None else jnp.take(bias, candidates, mode="clip")
+        rows = jnp.take(table, shortlisted, axis=0, mode="clip").astype(dtype)
+        self.bias = None if bias is None else jnp.take(bias, shortlisted, mode="clip")
 
         # The matmul of a step is faster on CPUs with this layout. Without a barrier XLA may
         # transpose at each step.
@@ -134,7 +134,7 @@ class CandidateModel:
     def decode_step(
         self, tokens: Int[Array, "B K"], position: Int[Array, ""], cache: DecodingCache
     ) -> tuple[Float[Array, "B K C"], DecodingCache]:
-        """Returns the logits of the candidates, and the next cache. `tokens` are vocabulary ids."""
+        """Returns the logits of the shortlist, and the next cache. `tokens` are vocabulary ids."""
         x, cache = self.model.decoder.step(tokens, position, cache)
         x = x.astype(self.weights.dtype)
         logits = jnp.einsum("bkd,bdc->bkc", x, self.weights, preferred_element_type=FLOAT32)
@@ -142,4 +142,4 @@ class CandidateModel:
             logits = logits + self.bias[:, None]
 
         # -1 is not a token.
-        return jnp.where((self.candidates >= 0)[:, None], logits, -jnp.inf), cache
+        return jnp.where((self.shortlisted >= 0)[:, None], logits, -jnp.inf), cache

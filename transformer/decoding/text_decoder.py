@@ -22,7 +22,7 @@ from transformer.decoding.batches import (
     pad,
 )
 from transformer.decoding.beam_search import Hypotheses, SourceBatch, output_limits
-from transformer.decoding.shortlist import CandidateModel
+from transformer.decoding.shortlist import ShortlistModel
 from transformer.decoding.strategies import check_n_best, strategy_of
 from transformer.decoding.target_forms import TARGET_FORMS, TargetForm
 from transformer.decoding.translation import (
@@ -264,8 +264,8 @@ class TextDecoder(DeviceModels):
             # Filler rows have index -1.
             indices = [*batch.indices, *[-1] * (batch.rows - len(batch.indices))]
             lines = np.array(indices, np.int32) + first_line
-            candidates = None if self.shortlist is None else self.shortlist.candidates(source)
-            return source, lines, candidates
+            shortlisted = None if self.shortlist is None else self.shortlist.tokens_of(source)
+            return source, lines, shortlisted
 
         return arrays
 
@@ -273,16 +273,16 @@ class TextDecoder(DeviceModels):
         self,
         models: Sequence[Any],
         source: Int[Array, "B S"],
-        lines: Int[Array, "B"],
-        candidates: Int[Array, "B C"] | None,
+        lines: Int[Array, " B"],
+        shortlisted: Int[Array, "B C"] | None,
         *,
         method: Callable[..., Any],
         n_best: int,
         extra_length: int | None,
     ) -> Any:
         """Returns the result of `method`, which has the arguments of `Strategy.search`."""
-        if candidates is not None:
-            models = [CandidateModel(model, candidates) for model in models]
+        if shortlisted is not None:
+            models = [ShortlistModel(model, shortlisted) for model in models]
         limits = output_limits(source, self.decoding_config)
         max_length = self.max_length(source.shape[1], extra_length)
         sentences = SourceBatch(source, limits, max_length, lines)

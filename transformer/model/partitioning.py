@@ -17,7 +17,7 @@ def row_shards(mesh: Mesh | AbstractMesh) -> int:
     return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
-def shard_rows(x: Float[Array, "B *rest"]) -> Float[Array, "B *rest"]:
+def shard_rows(x: Float[Array, "B ..."]) -> Float[Array, "B ..."]:
     """Constrains the rows of `x`, and of its gradient, to the mesh axes that split the batch.
 
     Without the constraint, the compiler follows the weights, which "fsdp" shards too, and keeps the

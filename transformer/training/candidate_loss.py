@@ -117,8 +117,8 @@ def _output(model: Any, batch: Batch, num_sources: int, rngs: nnx.Rngs | None) -
 
 
 def _take_candidates(
-    x: Shaped[Array, "B *rest"], indices: Int[Array, "G"]
-) -> Shaped[Array, "G *rest"]:
+    x: Shaped[Array, "B ..."], indices: Int[Array, " G"]
+) -> Shaped[Array, "G ..."]:
     """Returns one row of each source."""
     groups = x.reshape(len(indices), -1, *x.shape[1:])  # (G, K, ...)
     return jnp.take_along_axis(groups, indices.reshape(-1, *[1] * x.ndim), axis=1)[:, 0]

@@ -45,7 +45,7 @@ def make_masking(
 
 def mask_tokens(
     tokens: Int[Array, "B S"],
-    starts: Bool[np.ndarray, "V"],
+    starts: Bool[np.ndarray, " V"],
     fraction: float,
     key: Key[Array, ""],
 ) -> tuple[Int[Array, "B S"], Int[Array, "B S"]]:
@@ -131,7 +131,7 @@ def chunk_sums(
     return jax.tree.map(lambda x: x.astype(jnp.float32), sums)
 
 
-def needed_frames(labels: Tokens) -> Int[Array, "B"]:
+def needed_frames(labels: Tokens) -> Int[Array, " B"]:
     """Returns the smallest number of frames for these labels.
 
     Equal neighbours have a BLANK between them.

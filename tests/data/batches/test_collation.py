@@ -27,7 +27,7 @@ def test_arrays_of_a_batch():
 
 
 def test_arrays_of_a_packed_batch():
-    batch = PlannedBatch(Bucket(3, 6, 7), np.array([2, 0, 1]), np.array([0, 0, 1]), packed=True)
+    batch = PlannedBatch(Bucket(3, 6, 7, is_packed=True), np.array([2, 0, 1]), np.array([0, 0, 1]))
     none = {6: [0] * 6, 7: [0] * 7}
     assert {name: array.tolist() for name, array in assemble_batch(SENTENCES, batch).items()} == {
         "source": [[13, 3, 11, 12, 3, 0], [3, 0, 0, 0, 0, 0], none[6]],
@@ -42,7 +42,9 @@ def test_arrays_of_a_packed_batch():
 
 def test_segments_of_a_planned_batch_are_whole_sentences():
     sentences = random_sentences(200, longest=12)
-    plan = packing.plan_epoch(sentences.lengths, (Bucket(4, 32, 32),), np.random.default_rng(0))
+    plan = packing.plan_epoch(
+        sentences.lengths, (Bucket(4, 32, 32, is_packed=True),), np.random.default_rng(0)
+    )
     pairs = []
     for number in range(len(plan)):
         arrays = assemble_batch(sentences, plan[number])

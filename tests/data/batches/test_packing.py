@@ -29,7 +29,7 @@ def row_shape(tokens, packed_length, row_multiple):
 def test_every_sentence_once_in_rows_that_hold_it(seed, longest, count, chunk):
     lengths = 1 + np.random.default_rng(seed).integers(0, longest, (count, 2), np.int32)
     bucket = row_shape(tokens=130, packed_length=32, row_multiple=2)
-    assert bucket == Bucket(4, 32, 32)
+    assert bucket == Bucket(4, 32, 32, is_packed=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "CHUNK", chunk)
         plan = packing.plan_epoch(lengths, (bucket,), np.random.default_rng(seed))

@@ -178,8 +178,8 @@ def test_the_shortlist_has_the_same_candidates_and_marians_checksum(model, expor
 
     read = bergamot.read(exported).shortlist
     source = np.array([[7, 8, EOS]])
-    (ours,) = model.shortlist.candidates(source)
-    (theirs,) = read.candidates(source)
+    (ours,) = model.shortlist.tokens_of(source)
+    (theirs,) = read.tokens_of(source)
     assert set(ours) == set(theirs) == {-1, *range(SPECIAL), 4, 5, 7, 8, 9, 20}
 
 

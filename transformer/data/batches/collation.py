@@ -73,7 +73,7 @@ def assemble_batch(corpus: Corpus | Epoch, batch: PlannedBatch) -> dict[str, np.
             if annotated.weights is not None:
                 values["target_weights"] = np.repeat(annotated.weights, lengths)
 
-        if batch.packed:
+        if bucket.is_packed:
             segments = 1 + ragged_arange(np.bincount(batch.rows))
             values[f"{name}_segments"] = np.repeat(segments, lengths)
             values[f"{name}_positions"] = positions
@@ -101,7 +101,7 @@ def abstract_batch(bucket: Bucket, sharding: Sharding, config: Config | None = N
 
     # The arrays of integers, by the length of their rows.
     lengths = {"source": source, "target_input": target, "target_output": target}
-    if config and config.batch.plan == "packed":
+    if bucket.is_packed:
         for side, length in (("source", source), ("target", target)):
             lengths[f"{side}_segments"] = length
             lengths[f"{side}_positions"] = length

@@ -27,6 +27,7 @@ class Bucket:
     source_length: int
     target_length: int
     candidates: int = 1  # consecutive rows with the same source
+    is_packed: bool = False  # True: a row may have several sentences
 
     def __str__(self) -> str:
         sides = {"source": self.source_length, "target": self.target_length}
@@ -46,15 +47,11 @@ class Bucket:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedBatch:
-    """The sentences of a batch and the row of each sentence, in ascending order.
-
-    In a `packed` batch a row may have several sentences.
-    """
+    """The sentences of a batch and the row of each sentence, in ascending order."""
 
     bucket: Bucket
     sentences: Int[np.ndarray, " N"]
     rows: Int[np.ndarray, " N"]
-    packed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +104,5 @@ class EpochPlan:
         start, stop = self.slices[number]
         bucket = self.stats[self.bucket_ids[number]].bucket
         sentences = self.sentences[start:stop]
-        if self.rows is None:
-            return PlannedBatch(bucket, sentences, np.arange(stop - start))
-        return PlannedBatch(bucket, sentences, self.rows[start:stop], packed=True)
+        rows = np.arange(stop - start) if self.rows is None else self.rows[start:stop]
+        return PlannedBatch(bucket, sentences, rows)

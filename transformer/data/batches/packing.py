@@ -21,8 +21,8 @@ def choose_shapes(lengths: Lengths, batch_config: Config) -> tuple[Bucket, ...]:
     length = batch_config.packed_length
     multiple = batch_config.row_multiple
     rows = batch_config.tokens // length // multiple * multiple
-    sides = [length if side.any() else 0 for side in lengths.T]
-    return (Bucket(rows, *sides),)
+    source, target = (length if side.any() else 0 for side in lengths.T)
+    return (Bucket(rows, source, target, is_packed=True),)
 
 
 def plan_epoch(

@@ -50,7 +50,7 @@ class Corpus:
     sampler: Sampler | None = None
     names: Sequence[str] = ()
     weights: Sequence[float] = ()
-    starts: Sequence[Bool[np.ndarray, "_"]] = ()
+    starts: Sequence[Bool[np.ndarray, " _"]] = ()
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class Corpus:
         count = min(count, len(self))
         return np.arange(count) * len(self) // count
 
-    def tokens(self, side: int, pairs: PairNumbers) -> Int32[np.ndarray, "P"]:
+    def tokens(self, side: int, pairs: PairNumbers) -> Int32[np.ndarray, " P"]:
         """Returns the concatenated sources (side 0) or targets (side 1) of these pairs."""
         lengths = self.lengths[pairs]  # (N, 2)
         starts = self._offsets[pairs]
@@ -107,7 +107,7 @@ class Corpus:
         sentences = np.split(tokens, np.cumsum(lengths))[:-1]
         return [sentence[:-1].tolist() for sentence in sentences]
 
-    def find_texts(self, texts: Sequence[tuple[str, str]]) -> list[Bool[np.ndarray, "N"]]:
+    def find_texts(self, texts: Sequence[tuple[str, str]]) -> list[Bool[np.ndarray, " N"]]:
         """Returns the masks of the pairs, and of their sources, that occur in the corpus."""
         masks = []
         for name, values in encoding.content_hashes(texts).items():

@@ -195,7 +195,7 @@ class Sampler:
         return vocabulary.sample(sentences, numbers.tolist(), self.rate)
 
 
-def mix(*values: int | Integer[np.ndarray, "N"]) -> UInt64[np.ndarray, "N"]:
+def mix(*values: int | Integer[np.ndarray, " N"]) -> UInt64[np.ndarray, " N"]:
     """Hashes integers, or arrays of integers elementwise, to 64 bits.
 
     Applies SplitMix64 to each value in turn.

@@ -151,7 +151,7 @@ CONSTRAINTS: dict[str, Callable[[Any, History, Forbidden], Forbidden]] = {
 
 def constrain(
     values: Mapping[str, Any],
-    limits: Int[Array, "B"],
+    limits: Int[Array, " B"],
     prediction: Prediction,
     tokens: Int[Array, "B K L"],
     position: Int[Array, ""],

@@ -94,9 +94,9 @@ class ControlledDecoder(TextDecoder):
         constraints = self.control.encode(controls, sources, first_line)
 
         def arrays(batch):
-            source, lines, candidates = plain(batch)
+            source, lines, shortlisted = plain(batch)
             indices = lines - first_line  # -1 for filler rows
-            return source, lines, candidates, constraints(indices)
+            return source, lines, shortlisted, constraints(indices)
 
         return arrays
 

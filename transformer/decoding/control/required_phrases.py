@@ -53,7 +53,7 @@ class PhraseSearch(BeamSearch):
     ) -> tuple[Extensions, Float[Array, "B _"]]:
         """Returns the best extensions of each bank in turn, and those that need no more tokens."""
         # The best of each bank come first, then the second best, and impossible ones last.
-        log_p, tokens, token_log_p, banks = self.candidates(state, prediction)
+        log_p, tokens, token_log_p, banks = self.continuations(state, prediction)
         turns = rank_in_groups(banks, log_p)
         turns = jnp.where(jnp.isneginf(log_p), log_p.shape[1], turns)
         best = jnp.lexsort((-log_p, turns), axis=1)[:, : self.num_live]
@@ -76,7 +76,7 @@ class PhraseSearch(BeamSearch):
         )
         return extensions, jnp.where(banks == 0, log_p, -jnp.inf)
 
-    def candidates(self, state: SearchState, prediction: Prediction) -> list[Array]:
+    def continuations(self, state: SearchState, prediction: Prediction) -> list[Array]:
         """Returns the extensions by likely tokens, and by tokens of the phrases.
 
         They are arrays of shape (B, K * N), for N extensions of each hypothesis: log-probabilities,

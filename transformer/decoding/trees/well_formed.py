@@ -34,9 +34,9 @@ class TreeRule(NamedTuple):
     num_words: the number of leaves of each output.
     """
 
-    kinds: Int[Array, "V"]
-    labels: Int[Array, "V"]
-    num_words: Int[Array, "B"]
+    kinds: Int[Array, " V"]
+    labels: Int[Array, " V"]
+    num_words: Int[Array, " B"]
 
 
 def make_rule(tokenizer: Tokenizer) -> Callable[[Int[Array, "B S"]], TreeRule]:
