@@ -1,6 +1,8 @@
 """The tables of results in README.md and docs/ that are printed from records."""
 
 import functools
+import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -74,10 +76,33 @@ def make_comparison(records: Path, keys: Sequence[str]) -> str:
     return markdown.table([(*keys, "split", "seeds", *SCORES, "training"), *rows])
 
 
-def mean_scores(evaluations: Sequence[Evaluation]) -> list[str]:
+def make_searches(records: Path) -> str:
+    """Returns a row for each search of the same models, with scores and seconds on each text."""
+    names = ("bleu_lowercase_tokenized", "chrf")
+    cells = {}  # of each text, by the flags of a search
+    for system in group_systems(read_results(records)):
+        run = flatten(system.evaluations[0].config)
+        flags = " ".join(
+            f"`{key.removeprefix('decoding.')}={format_value(value)}`"
+            for key, value in system.differences.items()
+            if key.startswith("decoding.") and value != run[key]
+        )
+        seconds = statistics.mean(each.result["seconds"] for each in system.evaluations)
+        text_cells = cells.setdefault(flags, {})
+        text_cells[system.evaluations[0].text] = [
+            *mean_scores(system.evaluations, names),
+            f"{seconds:.0f}",
+        ]
+    texts = sorted({text for row in cells.values() for text in row})
+    header = ["decoding", *(f"{text}: {name}" for text in texts for name in (*names, "seconds"))]
+    rows = [[flags, *itertools.chain(*map(row.get, texts))] for flags, row in sorted(cells.items())]
+    return markdown.table([header, *rows])
+
+
+def mean_scores(evaluations: Sequence[Evaluation], names: Sequence[str] = SCORES) -> list[str]:
     return [
         mean_and_spread([evaluation.result[name] for evaluation in evaluations], ".1f")
-        for name in SCORES
+        for name in names
     ]
 
 
@@ -104,6 +129,7 @@ TABLES = (
         Path("records/optimizers"),
         functools.partial(make_comparison, keys=OPTIMIZER_KEYS),
     ),
+    PublishedTable("searches", "docs/decoding.md", Path("records/decoding"), make_searches),
     PublishedTable("verses", "docs/verses.md", Path("records/verses"), make_directions),
     PublishedTable(
         "verses_context",
