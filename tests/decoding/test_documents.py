@@ -102,11 +102,12 @@ def test_the_context_ends_as_the_targets_of_training_do(tmp_path, kind):
 
 
 def test_a_language_model_continues_each_sentence_by_itself(loaded):
-    known = [getattr(loaded.decoder()[0], field.name) for field in dataclasses.fields(DeviceModels)]
+    decoder, _ = loaded.decoder()
+    known = {field.name: getattr(decoder, field.name) for field in dataclasses.fields(DeviceModels)}
     config = ml_collections.ConfigDict(loaded.config)
     config.data.source_language = ""
-    assert type(make_decoder(config, *known)) is ControlledDecoder
-    assert type(make_decoder(loaded.config, *known)) is documents.DocumentDecoder
+    assert type(make_decoder(config, **known)) is ControlledDecoder
+    assert type(make_decoder(loaded.config, **known)) is documents.DocumentDecoder
 
 
 def test_documents_do_not_depend_on_their_neighbours(loaded):

@@ -62,12 +62,12 @@ class LoadedModels:
         """
         decoder = make_decoder(
             self.config,
-            self.graphs,
-            self.tokenizer,
             self.config.decoding,
-            jax.local_devices(),
-            self.shortlist,
             scorers=self.scorers,
+            graphs=self.graphs,
+            tokenizer=self.tokenizer,
+            devices=jax.local_devices(),
+            shortlist=self.shortlist,
         )
         return decoder, decoder.place(self.parameters)
 

@@ -19,14 +19,19 @@ from transformer.decoding.target_forms import TARGET_FORMS
 
 
 def make_decoder(
-    config: Config, *fields: Any, scorers: Sequence[Scorer | CommandScorer] = ()
+    config: Config,
+    decoding_config: Config,
+    *,
+    scorers: Sequence[Scorer | CommandScorer] = (),
+    **fields: Any,
 ) -> ControlledDecoder:
-    """Returns the decoder with these `fields` of `DeviceModels` for the models of a configuration.
+    """Returns the decoder for the models of a configuration.
 
-    The search may have other settings than `config.decoding`, as in validation.
+    `fields` are the other fields of `DeviceModels`. The search may have other settings than
+    `config.decoding`, as in validation.
     """
     decoder_class: Any = ControlledDecoder
-    if is_scored_mbr(fields[2]):
+    if is_scored_mbr(decoding_config):
         decoder_class = ScoredMbrDecoder
     elif scorers:
         decoder_class = functools.partial(RerankingDecoder, scorers=scorers)
@@ -34,7 +39,8 @@ def make_decoder(
     # sentence by itself.
     elif config.data.context and config.data.source_language:
         decoder_class = functools.partial(DocumentDecoder, context=config.data.context)
-    return decoder_class(*fields, form=TARGET_FORMS[config.data.target_form])
+    form = TARGET_FORMS[config.data.target_form]
+    return decoder_class(decoding_config=decoding_config, form=form, **fields)
 
 
 def is_scored_mbr(decoding_config: Config) -> bool:

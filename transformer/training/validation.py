@@ -74,7 +74,11 @@ class Validation:
                 beam_size=config.training.eval_beam_size,
             )
             self.decoder = make_decoder(
-                config, [graph], tokenizer, decoding_config, jax.local_devices()
+                config,
+                decoding_config,
+                graphs=[graph],
+                tokenizer=tokenizer,
+                devices=jax.local_devices(),
             )
             for name, set_config in sets.items():
                 self.texts[name] = read_texts(set_config, self.decoder)
