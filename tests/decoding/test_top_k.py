@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.top_k import GROUP, logsumexp, top_k
+from transformer.decoding.top_k import BEST_GROUP, GROUPS, logsumexp, top_k
+
+# Groups of the best size, of others that divide the size, of none that does, and too few groups.
+SIZES = [BEST_GROUP * 30, 1500, 1931, BEST_GROUP * 9 - 1, 7 * max(GROUPS), 7]
 
 
-@pytest.mark.parametrize("size", [GROUP * 30, GROUP * 30 + 1, 7, GROUP * 9 - 1])
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("values", [3, 1_000_000])
 def test_equals_the_search_without_groups(size, values):
     # Of 3 values nearly all are equal: the first of them have to win.
@@ -19,7 +22,7 @@ def test_equals_the_search_without_groups(size, values):
         np.testing.assert_array_equal(actual, expected)
 
 
-@pytest.mark.parametrize("size", [GROUP * 30, GROUP * 30 + 1, 7, GROUP * 9 - 1])
+@pytest.mark.parametrize("size", SIZES)
 def test_the_normalizer_is_that_of_all_elements(size):
     # Without the maximum, the exponentials would overflow.
     x = 50.0 * np.random.default_rng(0).normal(size=(2, 5, size)).astype(np.float32)

@@ -17,11 +17,11 @@ def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Ar
     On CPUs it takes a fifth of the time of `jax.lax.top_k` for rows of 32,000 elements. The k
     largest elements are in the k groups with the largest maxima, so only these groups are searched.
     """
-    if x.shape[-1] <= k * BEST_GROUP:
+    grouped = _group(x)
+    num_rows, num_groups, size = grouped.shape
+    if num_groups <= k:
         values, indices = jax.lax.top_k(x, k)
         return values, indices
-    grouped = _group(x)
-    num_rows, _, size = grouped.shape
 
     # The groups ascend, so that the first of equal elements wins.
     _, groups = jax.lax.top_k(grouped.max(axis=2), k)
