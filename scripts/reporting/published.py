@@ -129,6 +129,12 @@ TABLES = (
         Path("records/optimizers"),
         functools.partial(make_comparison, keys=OPTIMIZER_KEYS),
     ),
+    PublishedTable(
+        "bytes",
+        "docs/data.md",
+        Path("records/bytes"),
+        functools.partial(make_comparison, keys=("tokenizer.kind", "batch.tokens")),
+    ),
     PublishedTable("searches", "docs/decoding.md", Path("records/decoding"), make_searches),
     PublishedTable("verses", "docs/verses.md", Path("records/verses"), make_directions),
     PublishedTable(
