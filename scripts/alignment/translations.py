@@ -142,20 +142,20 @@ def most_frequent(counts: Int[np.ndarray, " V"], count: int) -> Int[np.ndarray, 
 
 
 def coverage(shortlist: Shortlist, size: int, held_out: Corpus) -> tuple[float, float]:
-    """Returns the fraction of target tokens that are candidates, and the mean number of candidates.
+    """Returns the fraction of target tokens that are shortlisted, and the mean size of a shortlist.
 
-    The search considers `size` translations of each source token. The mean is per sentence.
+    The search considers `size` translations of each source token. The mean is over sentences.
     """
     # A shortlist of fewer translations is a prefix of the columns.
     limited = dataclasses.replace(shortlist, translations=shortlist.translations[:, :size])
-    covered = total = candidates = 0
+    covered = total = shortlisted = 0
     for pair in range(len(held_out)):
         source, target = (held_out.tokens(side, np.array([pair])) for side in (0, 1))
         (allowed,) = limited.tokens_of(source[None])
 
-        # Special tokens are always candidates, and padding of `allowed` is -1.
+        # Special tokens are always shortlisted, and padding of `allowed` is -1.
         target = target[target >= SPECIAL]
         covered += int(np.isin(target, allowed).sum())
         total += len(target)
-        candidates += int((allowed >= 0).sum())
-    return covered / total, candidates / len(held_out)
+        shortlisted += int((allowed >= 0).sum())
+    return covered / total, shortlisted / len(held_out)

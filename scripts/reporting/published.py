@@ -95,7 +95,10 @@ def make_searches(records: Path) -> str:
         ]
     texts = sorted({text for row in cells.values() for text in row})
     header = ["decoding", *(f"{text}: {name}" for text in texts for name in (*names, "seconds"))]
-    rows = [[flags, *itertools.chain(*map(row.get, texts))] for flags, row in sorted(cells.items())]
+    rows = [
+        [flags, *itertools.chain(*(row[text] for text in texts))]
+        for flags, row in sorted(cells.items())
+    ]
     return markdown.table([header, *rows])
 
 
@@ -134,6 +137,12 @@ TABLES = (
         "docs/data.md",
         Path("records/bytes"),
         functools.partial(make_comparison, keys=("tokenizer.kind", "batch.tokens")),
+    ),
+    PublishedTable(
+        "pretrained",
+        "docs/training.md",
+        Path("records/pretrained"),
+        functools.partial(make_comparison, keys=("training.init_from", "tokenizer.shared")),
     ),
     PublishedTable("searches", "docs/decoding.md", Path("records/decoding"), make_searches),
     PublishedTable("verses", "docs/verses.md", Path("records/verses"), make_directions),

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.decoding.top_k import BEST_GROUP, GROUPS, logsumexp, top_k
+from transformer.decoding.top_k import BEST_GROUP_SIZE, logsumexp, top_k
 
-# Groups of the best size, of others that divide the size, of none that does, and too few groups.
-SIZES = [BEST_GROUP * 30, 1500, 1931, BEST_GROUP * 9 - 1, 7 * max(GROUPS), 7]
+# Groups of the best size, of 60, of 64 with padding, of 115 and of 127, and a row without groups.
+# 7 groups are as many as the elements that the test looks for.
+SIZES = [BEST_GROUP_SIZE * 30, 1500, 1931, 575, 7 * 127, 8 * 127, 7]
 
 
 @pytest.mark.parametrize("size", SIZES)

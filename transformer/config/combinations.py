@@ -198,7 +198,7 @@ COMBINATIONS: dict[str, Callable[..., bool]] = {
     "this objective reads one sentence a row; set plan=buckets": lambda training, batch: (
         _lacks(training, "packed") and batch.plan == "packed"
     ),
-    "this objective has a loss of its own; set loss=cross_entropy": lambda training: (
+    "this objective has its own loss; set loss=cross_entropy": lambda training: (
         _lacks(training, "loss") and training.loss != "cross_entropy"
     ),
     "this objective has no label smoothing; set label_smoothing=0": lambda training: (

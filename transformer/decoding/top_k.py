@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# The sizes of groups of neighbours, each represented by its maximum, and the best size.
-GROUPS = range(32, 129)
-BEST_GROUP = 64
+# Neighbours form groups, and the maximum of a group represents it.
+GROUP_SIZES = range(32, 129)
+BEST_GROUP_SIZE = 64
 
 
 def top_k(x: Float[Array, "*B V"], k: int) -> tuple[Float[Array, "*B k"], Int[Array, "*B k"]]:
@@ -52,8 +52,8 @@ def _group(x: Float[Array, "*B V"]) -> Float[Array, "rows groups size"]:
     rows = x.reshape(-1, x.shape[-1])
 
     # A divisor of V needs no padding, which would copy x.
-    divisors = [size for size in GROUPS if x.shape[-1] % size == 0]
-    size = min(divisors, key=lambda size: abs(size - BEST_GROUP), default=BEST_GROUP)
+    divisors = [size for size in GROUP_SIZES if x.shape[-1] % size == 0]
+    size = min(divisors, key=lambda size: abs(size - BEST_GROUP_SIZE), default=BEST_GROUP_SIZE)
     padding = ((0, 0), (0, -x.shape[-1] % size))
     padded = jnp.pad(rows, padding, constant_values=-jnp.inf)
     return padded.reshape(rows.shape[0], -1, size)

@@ -114,13 +114,13 @@ class MultiHeadAttention(nnx.Module):
         keys: Float[Array, "B S G dk"],
         values: Float[Array, "B S G dv"],
         mask: Bool[Array, "#B 1 #T S"],
-        bias: Float[Array, "#B H T S"] | None = None,
+        bias: Float[Array, "#B #H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Vectors:
         """Attends with projected queries, keys and values, in the plain form of equation 1.
 
         Cached decoding calls this method directly, because it stores projected keys and values.
-        Fused attention replaces it in training (`fused_attention`), so edits of this method also
+        Fused attention may replace it in training and validation, so edits of this method also
         need model.attention_implementation=plain.
         """
         keys = self._repeat_groups(keys)

@@ -112,7 +112,7 @@ class Student:
             layer = f"encoder_l{number}"
             memory = self.attend(f"{layer}_self", memory, memory)
             memory = self.feed_forward(layer, memory)
-        tokens = self.tokens_of(source)
+        tokens = self.candidates(source)
         table, bias = self.table("decoder")[tokens], self.vector("decoder_ff_logit_out_b")[tokens]
         bias = np.where(tokens == self.target.unk_id(), -np.inf, bias)
         states = [np.zeros((1, memory.shape[1]), np.float32)] * self.decoder_depth

@@ -235,7 +235,7 @@ def test_a_quantized_model_is_measured(toy, tmp_path):
 @pytest.mark.slow
 def test_the_summary_states_the_loss_of_a_quantized_model(toy, tmp_path, capsys):
     for language in ("de", "en"):
-        (tmp_path / f"valid.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
+        (tmp_path / f"validation.{language}").write_text("".join(f"{text}\n" for text in TEXTS))
     source = toy(beam=list(TEXTS), precision="int8")  # a perfect score
     output, runtime, _ = flags(tmp_path, "imported")
     assert run(import_model, f"--from={source}", output, runtime, f"--data.path={tmp_path}") == 0
