@@ -71,9 +71,9 @@ def test_an_interrupted_table_continues_and_more_seeds_are_added(tmp_path, capsy
     table = capsys.readouterr().out
     assert "3 of 6 runs, 3 minutes" in table  # each row once, and no second seed
     assert [cells(table)[row][10:14] for row in ("base", "A_h1", "A_h4")] == [
-        ["10.00", "20.80", "3.54", "1"],
-        ["10.00", "20.10", "3.54", "1"],
-        ["10.00", "20.40", "3.54", "1"],
+        ["10.00", "20.80", "0.89", "1"],
+        ["10.00", "20.10", "0.89", "1"],
+        ["10.00", "20.40", "0.89", "1"],
     ]
     assert cells(table)["(A) several heads are better than one"][:4] == [
         "BLEU",
