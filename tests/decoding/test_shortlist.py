@@ -1,6 +1,4 @@
-"""Search with a lexical shortlist: its candidates, the plain search, and exhaustive search over the
-candidates.
-"""
+"""Search with a lexical shortlist: its tokens, the plain search, and an exhaustive search."""
 
 import functools
 import itertools
@@ -43,12 +41,14 @@ def make_shortlist(
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize(("size", "vocab_size"), [(1, 12), (2, 40), (50, 40)])
-def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_size, is_shared):
+def test_shortlisted_tokens_are_complete_distinct_and_those_of_their_row(
+    size, vocab_size, is_shared
+):
     shortlist = make_shortlist(size, vocab_size, is_shared)
     sources = random_sources(20, 9, vocab_size, seed=1)
-    candidates = shortlist.tokens_of(sources)
-    assert candidates.shape[1] <= vocab_size
-    for source, row in zip(sources, candidates, strict=True):
+    shortlisted = shortlist.tokens_of(sources)
+    assert shortlisted.shape[1] <= vocab_size
+    for source, row in zip(sources, shortlisted, strict=True):
         expected = {
             PAD,
             1,
@@ -68,17 +68,17 @@ def test_candidates_are_complete_distinct_and_those_of_their_row(size, vocab_siz
         np.testing.assert_array_equal(shortlist.tokens_of(source[None]), row[None])
 
 
-def search(models, source, candidates, limits, width, max_length=16, **changes):
+def search(models, source, shortlisted, limits, width, max_length=16, **changes):
     graphs, parameters = zip(*models, strict=True)
     limits, settings = np.array(limits, np.int32), (width, max_length, *changes.items())
-    return jax.device_get(_search(graphs, settings, parameters, source, candidates, limits))
+    return jax.device_get(_search(graphs, settings, parameters, source, shortlisted, limits))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _search(graphs, settings, parameters, source, candidates, limits):
+def _search(graphs, settings, parameters, source, shortlisted, limits):
     (width, max_length, *changes), models = settings, ensemble.build_models(graphs, parameters)
     models = (
-        models if candidates is None else [ShortlistModel(model, candidates) for model in models]
+        models if shortlisted is None else [ShortlistModel(model, shortlisted) for model in models]
     )
     decoding_config = make_decoding_config(beam_size=width, **dict(changes))
     return BeamSearch(
@@ -89,16 +89,16 @@ def _search(graphs, settings, parameters, source, candidates, limits):
 @pytest.mark.first_case
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize(("sharing", "count"), [("all", 1), ("none", 1), ("all", 2)])
-def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(
+def test_with_the_whole_vocabulary_as_shortlist_the_search_is_the_plain_one(
     sharing, count, beam_size
 ):
     changes = {"share_embeddings": sharing, "output_bias": sharing == "none"}
     models = [tiny_model(VOCAB_SIZE, seed=seed, **changes) for seed in range(count)]
     sources = random_sources(16, 6, VOCAB_SIZE, seed=1)
     limits = (sources != PAD).sum(axis=1) + 4
-    candidates = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
+    shortlisted = np.tile(np.arange(VOCAB_SIZE, dtype=np.int32), (16, 1))
     plain, listed = (
-        search(models, sources, tokens, limits, beam_size) for tokens in (None, candidates)
+        search(models, sources, tokens, limits, beam_size) for tokens in (None, shortlisted)
     )
     np.testing.assert_array_equal(listed.tokens, plain.tokens)
     np.testing.assert_allclose(listed.scores, plain.scores, atol=1e-5)
@@ -109,16 +109,16 @@ def test_with_the_whole_vocabulary_as_candidates_the_search_is_the_plain_one(
 
 @pytest.mark.first_case
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(count):
+def test_the_search_is_exhaustive_over_the_renormalized_shortlist_of_each_row(count):
     limit, alpha = 3, 0.6
     models = [tiny_model(9, seed=seed) for seed in range(count)]
     sources = random_sources(2, 5, 9, seed=4)
-    candidates = np.array([[0, 1, 2, 3, 5, 8, -1], [0, 1, 2, 3, 4, 6, 7]], np.int32)
+    shortlisted = np.array([[0, 1, 2, 3, 5, 8, -1], [0, 1, 2, 3, 4, 6, 7]], np.int32)
     width = sum(4**length for length in range(limit + 1))
     settings = {"length_penalty": alpha, "forbid_unk": False}
-    hypotheses = search(models, sources, candidates, [limit] * 2, width, limit + 1, **settings)
+    hypotheses = search(models, sources, shortlisted, [limit] * 2, width, limit + 1, **settings)
     for row, source in enumerate(sources):
-        allowed = candidates[row][candidates[row] >= 0]
+        allowed = shortlisted[row][shortlisted[row] >= 0]
         words = [token for token in allowed.tolist() if token not in (PAD, BOS, EOS)]
         space = [
             [*body, EOS]
@@ -145,18 +145,18 @@ def test_the_search_is_exhaustive_over_the_renormalized_candidates_of_each_row(c
 
 
 @pytest.mark.slow
-def test_a_beam_tree_has_only_candidates_and_leads_to_the_translation():
+def test_a_beam_tree_has_only_shortlisted_tokens_and_leads_to_the_translation():
     shortlist, seen = make_shortlist(1), set()
     texts, decoder = [text for text in SOURCES if text], make_decoder(shortlist=shortlist)
     for text, (best,) in zip(texts, decoder.translate(REPLICAS, texts), strict=True):
         tree = trace(decoder, REPLICAS, text)
         assert tuple(tree.nodes[i].piece for i in tree.best[1:]) == best.pieces
         assert tree.nodes[tree.best[-1]].score == pytest.approx(best.score, rel=1e-5)
-        (candidates,) = shortlist.tokens_of(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
-        pieces = {VOCABULARY.pieces[token] for token in candidates if token >= 0}
+        (shortlisted,) = shortlist.tokens_of(np.array([[*VOCABULARY.encode([text])[0], EOS]]))
+        pieces = {VOCABULARY.pieces[token] for token in shortlisted if token >= 0}
         assert {node.piece for node in tree.nodes} <= pieces
         seen |= set(VOCABULARY.pieces) - pieces
-    assert seen, "the candidates are the whole vocabulary"
+    assert seen, "the shortlists have the whole vocabulary"
 
 
 def test_a_saved_shortlist_has_as_many_translations_as_are_asked_of_it(tmp_path):

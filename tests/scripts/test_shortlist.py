@@ -95,10 +95,10 @@ def test_all_commands_and_python_translate_with_it(workdir, learned, monkeypatch
         learned.translations[:, :1], learned.frequent, learned.vocab_size, learned.is_shared
     )
     for text, (best,) in zip(SOURCES, translations, strict=True):
-        (candidates,) = limited.tokens_of(
+        (shortlisted,) = limited.tokens_of(
             np.array([[*(int(number) + 4 for number in text.split()), EOS]])
         )
-        assert set(best.tokens) <= set(candidates.tolist())
+        assert set(best.tokens) <= set(shortlisted.tolist())
     assert run(evaluate, f"--workdir={workdir}", "--decoding.shortlist=1") == 0
     result = json.loads(capsysbinary.readouterr().out)
     assert result["decoding"]["shortlist"] == 1 and result["shortlist"] == limited.fingerprint

@@ -114,7 +114,7 @@ class MultiHeadAttention(nnx.Module):
         keys: Float[Array, "B S G dk"],
         values: Float[Array, "B S G dv"],
         mask: Bool[Array, "#B 1 #T S"],
-        bias: Float[Array, "#B #H T S"] | None = None,
+        bias: Float[Array, "#B H T S"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Vectors:
         """Attends with projected queries, keys and values, in the plain form of equation 1.

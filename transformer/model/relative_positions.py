@@ -20,7 +20,7 @@ T5_DISTANCE = 128  # the last bucket has all distances from this one on
 Heads = Float[Array, "B T H dk"]
 Positions = Int[Array, "#B T"]
 KeyPositions = Int[Array, "#B S"]
-ScoreBias = Float[Array, "#B #H T S"]
+ScoreBias = Float[Array, "#B H T S"]
 
 
 class RelativePositions(nnx.Module):

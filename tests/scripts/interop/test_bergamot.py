@@ -73,9 +73,9 @@ def test_the_shortlist_is_in_our_tokens(model):
     portable = bergamot.read(model)
     ids = vocabularies.marian_side(portable.tokenizer.source).ids
     token = {id_: token for token, id_ in enumerate(ids)}
-    (candidates,) = portable.shortlist.tokens_of(np.array([[token[2], token[3], EOS]]))
+    (shortlisted,) = portable.shortlist.tokens_of(np.array([[token[2], token[3], EOS]]))
     # Token 2 translates to 5 and 9, 3 to 7; 0, 1 and 2 are frequent, and 2 and 3 may be copied.
-    assert set(candidates) - {-1} - set(range(SPECIAL)) == {token[id_] for id_ in (2, 3, 5, 7, 9)}
+    assert set(shortlisted) - {-1} - set(range(SPECIAL)) == {token[id_] for id_ in (2, 3, 5, 7, 9)}
 
 
 def test_a_model_without_a_shortlist(model):

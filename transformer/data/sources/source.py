@@ -76,9 +76,9 @@ def _open_pairs(data: Config, split: str) -> Source:
                 )
             mask[int(number) - 1] = False
     if data.train_pairs:
-        # The mask ends with the last pair that it selects.
         # The blank lines between documents are no pairs.
         is_pair = mask & DocumentSource(source, 0).mask if data.context else mask
+        # The mask ends with the last pair that it selects.
         mask = mask[: np.searchsorted(np.cumsum(is_pair), data.train_pairs) + 1]
     return SelectedPairs(source, mask)
 
