@@ -6,6 +6,8 @@ Command:   python -m transformer.train --config=configs/robust.py --workdir=runs
 Data:      data/multi30k has the files of configs/multi30k.py. docs/noisy_text.md makes a copy of it
            for each kind, data/multi30k-KIND.
 Hardware:  as configs/multi30k.py.
+Expect:    41.1 BLEU on test2016 as configs/multi30k.py, and 31.4 in capitals and 29.2 with typos,
+           where that config has 0.0 and 16.5 (one seed; docs/noisy_text.md).
 
 An epoch reads a part of the clean pairs and a part of each copy, and other parts in the next epoch.
 The parts add up to one copy, so an epoch is as long as an epoch of configs/multi30k.py.

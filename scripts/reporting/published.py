@@ -20,6 +20,7 @@ from transformer.support.errors import UserError
 
 SCORES = ("bleu_lowercase_tokenized", "bleu", "chrf")
 OPTIMIZER_KEYS = ("optimizer.name", "optimizer.schedule", "optimizer.learning_rate")
+CANDIDATE_KEYS = ("training.candidate_loss", "data.mixture", "training.likelihood_weight")
 # Published scores of other work, with the columns of the table in README.md.
 OTHER_WORK = ("Wu et al. 2021 (ACL), text only, as published", "41.02", "", "", "")
 
@@ -109,6 +110,30 @@ def mean_scores(evaluations: Sequence[Evaluation], names: Sequence[str] = SCORES
     ]
 
 
+def make_kinds(records: Path) -> str:
+    """Returns the BLEU of systems on each text, and how much it is below that of the test split.
+
+    Each folder in `records` has the records of one system, and its name.
+    """
+    folders = sorted(path for path in records.iterdir() if path.is_dir())
+    bleu = {}  # of the seeds, by text and folder
+    for folder in folders:
+        for system in group_systems(read_results(folder)):
+            text_bleu = bleu.setdefault(system.evaluations[0].text, {})
+            text_bleu[folder] = [evaluation.result["bleu"] for evaluation in system.evaluations]
+    clean = {folder: statistics.mean(scores) for folder, scores in bleu["test"].items()}
+    header = ["split", *itertools.chain(*((folder.name, "loss") for folder in folders))]
+    rows = []
+    for text in sorted(bleu):
+        row = [text]
+        for folder in folders:
+            scores = bleu[text][folder]
+            row.append(mean_and_spread(scores, ".1f"))
+            row.append("" if text == "test" else f"{clean[folder] - statistics.mean(scores):.1f}")
+        rows.append(row)
+    return markdown.table([header, *rows])
+
+
 def make_directions(records: Path) -> str:
     """Returns the BLEU of one model of several languages in each direction."""
     evaluations = read_results(records)
@@ -143,6 +168,13 @@ TABLES = (
         "docs/training.md",
         Path("records/pretrained"),
         functools.partial(make_comparison, keys=("training.init_from", "tokenizer.shared")),
+    ),
+    PublishedTable("kinds", "docs/noisy_text.md", Path("records/noisy"), make_kinds),
+    PublishedTable(
+        "candidates",
+        "docs/sequence_training.md",
+        Path("records/candidates"),
+        functools.partial(make_comparison, keys=CANDIDATE_KEYS),
     ),
     PublishedTable("searches", "docs/decoding.md", Path("records/decoding"), make_searches),
     PublishedTable("verses", "docs/verses.md", Path("records/verses"), make_directions),

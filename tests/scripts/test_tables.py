@@ -97,3 +97,21 @@ def test_a_changed_table_and_a_changed_record_are_named(page, capsys):
     path.write_text(path.read_text().replace("42.0", "43.0"))
     assert run(tables, "--check") == 2
     assert f"{path}: edited by hand: its digest differs" in error(capsys)
+
+
+def test_a_table_of_kinds_has_the_loss_beside_the_clean_text(tmp_path):
+    kind = {"split": None, "data": "test of data-typos"}
+    for name, clean, typos in [("plain", [40.0, 42.0], [30.0, 31.0]), ("robust", [40.5], [36.0])]:
+        workdirs = []
+        for seed, scores in enumerate(zip(clean, typos, strict=True)):
+            workdir = complete_run(tmp_path / f"{name}{seed}", evaluate=False, seed=str(seed))
+            add_evaluation(workdir, "a", SENTENCES, SENTENCES, split="test", bleu=scores[0])
+            add_evaluation(workdir, "b", SENTENCES, SENTENCES, **kind, bleu=scores[1])
+            workdirs.append(workdir)
+        assert write(tmp_path / "records" / name, *workdirs) == 0
+    assert published.make_kinds(tmp_path / "records").splitlines() == [
+        "| split | plain | loss | robust | loss |",
+        "| --- | --- | --- | --- | --- |",
+        "| test | 41.0 ± 1.4 |  | 40.5 |  |",
+        "| test of data-typos | 30.5 ± 0.7 | 10.5 | 36.0 | 4.5 |",
+    ]
