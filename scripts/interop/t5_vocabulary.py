@@ -90,15 +90,23 @@ def _read_bytes(texts: Settings, settings: Settings, start: Any) -> Side:
         if id_ != needed:
             raise UserError(f"{name}={id_}: must be {needed}, as ByT5Tokenizer has it")
     size = settings["vocab_size"]
-    extra_ids = texts.get("extra_ids", BYTE_EXTRA_IDS)
-    num_named = len(BYTE_SPECIAL) + NUM_BYTES + extra_ids
-    if num_named > size:
+    first = len(BYTE_SPECIAL) + NUM_BYTES  # the row after the bytes
+    # Transformers writes "extra_ids": 0 beside a list of all tokens.
+    listed = {
+        int(id_): token["content"] for id_, token in texts.get("added_tokens_decoder", {}).items()
+    }
+    added = {id_: text for id_, text in listed.items() if id_ >= first}
+    if not added:
+        count = texts.get("extra_ids", BYTE_EXTRA_IDS)
+        added = {first + i: text for i, text in enumerate(_sentinels(count))}
+    needed = max(added, default=first - 1) + 1
+    if needed > size:
         raise UserError(
-            f"bytes and {extra_ids} extra ids need {num_named} rows, but it has vocab_size={size}"
+            f"bytes and {len(added)} extra ids need {needed} rows, but it has vocab_size={size}"
         )
-    is_spare = size > num_named
-    rows = [f"<row {id_}>" for id_ in range(num_named, size - is_spare)]
-    vocabulary = ByteVocabulary([*_sentinels(extra_ids), *rows])
+    is_spare = size > needed
+    rows = [added.get(id_, f"<row {id_}>") for id_ in range(first, size - is_spare)]
+    vocabulary = ByteVocabulary(rows)
     special = [size - 1 if is_spare else ABSENT, unk, pad, eos]
     return Side(vocabulary, [*special, *range(len(BYTE_SPECIAL), size - is_spare)], size)
 

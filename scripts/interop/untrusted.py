@@ -228,8 +228,9 @@ def refuse_pickles(path: Path) -> None:
         if pickles:
             raise UserError(
                 f"{pickles[0]}: is a pickle, which can run any code when it is read; convert it to "
-                "safetensors "
-                "(Transformers: AutoModelForSeq2SeqLM.from_pretrained(...).save_pretrained(FOLDER))"
+                "safetensors (Transformers: "
+                "AutoModelForSeq2SeqLM.from_pretrained(...).save_pretrained(FOLDER)), "
+                "and copy the tokenizer's files to that folder"
             )
 
 

@@ -24,7 +24,7 @@ self.addEventListener("activate", (event) => {
 self.addEventListener("fetch", (event) => {
   const url = new URL(event.request.url);
   if (event.request.method !== "GET" || url.origin !== self.location.origin) return;
-  const isLarge = /\/(engine|model)\//.test(url.pathname);
+  const isLarge = /^(engine|model)\//.test(url.href.slice(self.registration.scope.length));
   event.respondWith(isLarge ? fromCache(event.request) : fromNetwork(event.request));
 });
 

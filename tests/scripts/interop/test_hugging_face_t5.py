@@ -239,6 +239,23 @@ def write_tokenizer_json(folder, **changes) -> None:
     (folder / "spiece.model").unlink()
 
 
+def test_the_list_of_a_byt5_tokenizer_counts_and_not_its_number(tmp_path):
+    folders.write_folder(tmp_path / "model", "byt5", spare_rows=3)
+    expected = hugging_face.read(tmp_path / "model").tokenizer.source
+    symbols = ["<extra_id_0>", "<extra_id_1>", "<extra_id_2>"]
+    assert expected.symbols == [*symbols, "<row 262>", "<row 263>"]
+    tokens = dict(enumerate(["<pad>", "</s>", "<unk>"])) | dict(enumerate(symbols, 259))
+    listed = {str(id_): {"content": token} for id_, token in tokens.items()}
+    change_json("tokenizer_config.json", extra_ids=0, added_tokens_decoder=listed)(
+        tmp_path / "model"
+    )
+    assert hugging_face.read(tmp_path / "model").tokenizer.source.symbols == expected.symbols
+    listed["263"] = {"content": "<de>"}
+    change_json("tokenizer_config.json", added_tokens_decoder=listed)(tmp_path / "model")
+    vocabulary = hugging_face.read(tmp_path / "model").tokenizer.source
+    assert vocabulary.symbols == [*symbols, "<row 262>", "<de>"]
+
+
 NESTED_REPLACEMENT = {
     "type": "Sequence",
     "normalizers": [{"type": "Replace", "pattern": {"String": "h"}, "content": "r"}],
