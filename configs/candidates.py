@@ -15,7 +15,7 @@ Command:   python -m transformer.train --config=configs/multi30k.py --workdir=ru
 Data:      the pairs of configs/multi30k.py, and candidates that the third command makes.
 Hardware:  after the parent's run, 4 minutes on two CPU cores for the candidates, and 8 on one core
            for the training, of which 2 are compilation.
-Expect:    on test2016 chrF as the parent's and 2 BLEU less, as outputs become longer (three seeds;
+Expect:    on test2016 chrF as the parent's and 2 BLEU less, with longer outputs (three seeds;
            docs/sequence_training.md has other rewards and controls).
 """
 

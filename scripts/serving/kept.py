@@ -12,7 +12,7 @@ from scripts.serving import texts
 from scripts.serving.inline_tags import EMOJI
 from scripts.serving.insertion import insert
 from transformer.api import Model
-from transformer.decoding.control.arguments import check_texts
+from transformer.decoding.control.arguments import check_items, check_texts
 from transformer.decoding.control.phrases import WORD
 
 # A URL may have brackets and {placeholders} within it. Punctuation at its end belongs to its
@@ -61,7 +61,8 @@ def translate(model: Model, sources: Sequence[str]) -> list[str]:
     def fits(sentence: str) -> bool:
         return model.num_tokens(sentence) <= model.config.decoding.max_source_length
 
-    sources = check_texts(sources, "sources")
+    sources = check_items(sources, "sources", "strings")
+    check_texts(sources, "sources")  # its result has spaces for line breaks, which end sentences
     with_spans, without_spans = limits(fits, model.knows)
     translations = _translate(model, sources, with_spans)
     lost = find_lost(sources, [[text] for text in translations])

@@ -147,6 +147,11 @@ def test_a_text_with_a_changed_span_is_translated_without_it():
     assert find_lost(["%s", "a", "{b} {c}"], [["%s"], ["b"], ["{c} x {b}", "{c}"]]) == [2]
 
 
+def test_line_breaks_end_sentences_and_remain():
+    model = Shouting(lambda text: f"{text}!")
+    assert translate(model, ["Title\nBody text.\n\nEnd"]) == ["Title!\nBody text.!\n\nEnd!"]
+
+
 def test_spans_follow_the_words_that_are_linked_to_theirs():
     links = {("you", "Sie"), ("have", "haben"), ("new", "neue"), ("messages", "Nachrichten")}
     links |= {("Today", "Heute"), (".", ".")}
