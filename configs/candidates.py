@@ -1,4 +1,4 @@
-"""Minimum risk training: the Multi30k model learns from rewards of its own translations (Shen et
+"""Minimum risk training: the Multi30k model learns from rewards of its translations (Shen et
 al. 2016). With --config.training.candidate_loss=contrastive
 --config.training.likelihood_weight=0.05 --config.optimizer.learning_rate=1e-5 it learns from
 preferences (CPO, Xu et al. 2024).

@@ -92,9 +92,7 @@ def _read_bytes(texts: Settings, settings: Settings, start: Any) -> Side:
     size = settings["vocab_size"]
     first = len(BYTE_SPECIAL) + NUM_BYTES  # the row after the bytes
     # Transformers writes "extra_ids": 0 beside a list of all tokens.
-    listed = {
-        int(id_): token["content"] for id_, token in texts.get("added_tokens_decoder", {}).items()
-    }
+    listed = _listed_tokens(texts) or {}
     added = {id_: text for id_, text in listed.items() if id_ >= first}
     if not added:
         count = texts.get("extra_ids", BYTE_EXTRA_IDS)
@@ -150,15 +148,23 @@ def _flatten(normalizer: Any) -> Iterator[Settings]:
         yield normalizer
 
 
+def _listed_tokens(texts: Settings) -> dict[int, str] | None:
+    """Returns the added tokens of tokenizer_config.json by id, or None if it has no list."""
+    tokens = texts.get("added_tokens_decoder")
+    if tokens is None:
+        return None
+    return {int(id_): token["content"] for id_, token in tokens.items()}
+
+
 def _added_tokens(texts: Settings, others: Settings, model: ModelProto) -> dict[int, str]:
     """Returns the tokens beside a SentencePiece model, by id.
 
     `others` is the content of added_tokens.json, in which older versions of Transformers wrote
     those beside the sentinels. The last id of the sentinels is <extra_id_0>.
     """
-    tokens = texts.get("added_tokens_decoder")
-    if tokens is not None:
-        return {int(id_): token["content"] for id_, token in tokens.items()}
+    listed = _listed_tokens(texts)
+    if listed is not None:
+        return listed
     # The model of mT5 has sentinels.
     has_sentinels = any(SENTINEL.fullmatch(piece.piece) for piece in model.pieces)
     count = texts.get("extra_ids", 0 if has_sentinels else EXTRA_IDS)

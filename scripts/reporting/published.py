@@ -115,21 +115,22 @@ def make_kinds(records: Path) -> str:
 
     Each folder in `records` has the records of one system, and its name.
     """
-    folders = sorted(path for path in records.iterdir() if path.is_dir())
-    bleu = {}  # of the seeds, by text and folder
-    for folder in folders:
-        for system in group_systems(read_results(folder)):
-            text_bleu = bleu.setdefault(system.evaluations[0].text, {})
-            text_bleu[folder] = [evaluation.result["bleu"] for evaluation in system.evaluations]
-    clean = {folder: statistics.mean(scores) for folder, scores in bleu["test"].items()}
-    header = ["split", *itertools.chain(*((folder.name, "loss") for folder in folders))]
+    bleu = {
+        folder.name: {
+            system.evaluations[0].text: [
+                evaluation.result["bleu"] for evaluation in system.evaluations
+            ]
+            for system in group_systems(read_results(folder))
+        }
+        for folder in sorted(path for path in records.iterdir() if path.is_dir())
+    }
+    header = ["split", *itertools.chain(*((name, "loss") for name in bleu))]
     rows = []
-    for text in sorted(bleu):
+    for text in sorted(set(itertools.chain(*bleu.values()))):
         row = [text]
-        for folder in folders:
-            scores = bleu[text][folder]
-            row.append(mean_and_spread(scores, ".1f"))
-            row.append("" if text == "test" else f"{clean[folder] - statistics.mean(scores):.1f}")
+        for scores in bleu.values():
+            loss = statistics.mean(scores["test"]) - statistics.mean(scores[text])
+            row += [mean_and_spread(scores[text], ".1f"), "" if text == "test" else f"{loss:.1f}"]
         rows.append(row)
     return markdown.table([header, *rows])
 
